@@ -1,0 +1,34 @@
+# Two commands do everything on a fresh machine: make demo, make test. Needs Python 3.10+ and make.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: help demo test lint format clean
+
+help:  ## this list
+	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(INSTALLED)  ## train a miniature ResNet-18, vanilla and Pufferfish, on embedded images; under 3 minutes
+	@$(BIN)/pufferfish-run model=resnet18 method=vanilla profile=smoke run_root=results/runs/demo
+	@$(BIN)/pufferfish-run model=resnet18 method=pufferfish profile=smoke run_root=results/runs/demo
+	@$(BIN)/python -m pufferfish_bench.report.compare results/runs/demo/*
+
+test: $(INSTALLED)  ## all tests; PUFFERFISH_DATA=DIR adds those on real data
+	$(BIN)/pytest
+
+lint: $(INSTALLED)  ## ruff: faults and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(INSTALLED)  ## put the code into the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and caches; results and data stay
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+
+$(INSTALLED): setup.cfg pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --disable-pip-version-check --quiet --editable '.[test]'
+	@touch $@

@@ -1,0 +1,3 @@
+"""An experiment runner for low-rank, compressed and pruned training."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,107 @@
+"""Checkpoints that survive a kill, a full disk and a flipped bit: written beside, checksummed, renamed; the previous one is kept.
+
+A file is what torch.save writes followed by the SHA-256 of it. It holds tensors and plain data only.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+DIGEST = hashlib.sha256().digest_size
+
+
+class Damaged(ValueError):
+    """A checkpoint whose checksum does not hold."""
+
+
+class Checkpoints:
+    """The checkpoints of one run, named by the epoch and step at which they were taken."""
+
+    def __init__(self, *, directory: Path, keep: int = 2, warn: Callable[[str], None]):
+        self.directory = directory
+        self.keep = keep
+        self.warn = warn
+
+    def paths(self) -> list[Path]:
+        """From the oldest to the newest."""
+        return sorted(self.directory.glob("epoch*-step*.pt"))
+
+    def save(self, state: dict[str, Any]) -> Path:
+        """Write a checkpoint or, if anything goes wrong, change nothing."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"epoch{state['epoch']:05d}-step{state['step']:07d}.pt"
+        write(path, state)
+        for old in self.paths()[: -self.keep]:
+            old.unlink()
+        return path
+
+    def load(self) -> dict[str, Any] | None:
+        """The newest checkpoint that is whole; a damaged one is named and passed over."""
+        for path in reversed(self.paths()):
+            try:
+                return read(path)
+            except Damaged as damage:
+                aside = path.rename(path.with_suffix(".damaged"))
+                self.warn(f"{damage} (now {aside.name}); falling back on the one before it")
+        return None
+
+
+class HashingWriter(io.RawIOBase):
+    """A file that remembers the checksum of what was written to it."""
+
+    def __init__(self, file: io.BufferedWriter):
+        self.file = file
+        self.hash = hashlib.sha256()
+        self.failure: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        try:
+            return self.file.write(data)
+        except OSError as failure:
+            self.failure = failure  # torch.save would bury it under an error of its own
+            raise
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Put `state` under `path`, whole or not at all."""
+    beside = path.with_suffix(".part")
+    try:
+        with beside.open("wb") as file:
+            writer = HashingWriter(file)
+            try:
+                torch.save(state, writer)
+            except RuntimeError as error:
+                raise writer.failure or error from None
+            file.write(writer.hash.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The state under `path`, as tensors on the CPU and plain data."""
+    content = path.read_bytes()
+    payload, digest = memoryview(content)[:-DIGEST], content[-DIGEST:]
+    if len(content) <= DIGEST or hashlib.sha256(payload).digest() != digest:
+        raise Damaged(f"checkpoint {path} is damaged")
+    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of all tensors of a model: equal on all ranks, equal after a resume."""
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]

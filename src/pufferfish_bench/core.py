@@ -1,0 +1,200 @@
+"""The nouns: what a run is made of, and the few places where a method may differ. No method, model or dataset is named here.
+
+A method differs from plain training in which parameters train when (its plan of phases), in how gradients are averaged
+(a reducer), and in what it does at two moments of a step (its hooks). All else is the one loop in trainer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pufferfish_bench.stopwatch import Stopwatch
+from pufferfish_bench.world import World
+
+
+class Task:
+    """What is learnt: the batches of an epoch, the loss of a batch, and the figures by which a model is judged."""
+
+    metric: str  # the headline figure among those of `evaluate`
+    higher_is_better: bool
+
+    def steps(self, epoch: int) -> int:
+        """Number of batches in an epoch."""
+        raise NotImplementedError
+
+    def batches(self, epoch: int, start: int) -> Iterator[Any]:
+        """The batches of an epoch from number `start` on: a pure function of the seed, the epoch and the number."""
+        raise NotImplementedError
+
+    def loss(self, model: Callable[..., Tensor], batch: Any) -> Tensor:
+        """The scalar to go down."""
+        raise NotImplementedError
+
+    def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
+        """The figures of a model on data it was not trained on."""
+        raise NotImplementedError
+
+    def example(self) -> tuple[Tensor, ...]:
+        """One sample as the model takes it, for counting."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has to be restored in the middle of an epoch, if anything."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Reducer:
+    """Turns the gradients of all ranks into their mean, in place. The base class is one process: there is nothing to send."""
+
+    def attach(self, model: nn.Module) -> nn.Module:
+        """The module to call in the forward pass."""
+        return model
+
+    def reduce(self, watch: Stopwatch) -> int:
+        """Average the gradients; return the bytes that the collectives were really given."""
+        return 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a surgery did."""
+
+    done: dict[str, Any]  # plain data (strings and numbers): enough to replay the structure, and worth recording
+    carried: dict[str, dict[str, Any]] = field(default_factory=dict)  # parameter -> what the fresh optimizer knows of it
+
+
+class Surgery:
+    """A change of the model at the start of a phase."""
+
+    def operate(self, run: Run) -> Operation:
+        """Change `run.model` in place."""
+        raise NotImplementedError
+
+    def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
+        """Give `model` the structure that `done` describes; its tensors are loaded afterwards."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of epochs on one set of parameters, with one optimizer and one reducer."""
+
+    name: str
+    epochs: range
+    enter: Surgery | None = None
+    until: Callable[[Run], bool] | None = None  # ends the phase early; reads only what is the same on all ranks
+
+
+class Method:
+    """A way to train. The base class is plain training; a method overrides what it does differently."""
+
+    def plan(self, epochs: int) -> list[Phase]:
+        """The phases of a run of `epochs` epochs, in order."""
+        return [Phase("train", range(epochs))]
+
+    def after_backward(self, run: Run) -> None:
+        """The gradients are averaged, the step is not yet taken."""
+
+    def after_step(self, run: Run) -> None:
+        """The optimizer has moved the parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Tally:
+    """The losses and the traffic of one epoch so far. Losses are added up on the device, so that no step waits for it."""
+
+    def __init__(self) -> None:
+        self.loss_sum: Tensor | None = None
+        self.finite_steps: Tensor | None = None  # steps before the sum first ceased to be finite
+        self.steps = 0
+        self.bytes_sent = 0
+
+    def add(self, loss: Tensor, bytes_sent: int) -> None:
+        loss = loss.detach().double()
+        if self.loss_sum is None:
+            self.loss_sum, self.finite_steps = torch.zeros_like(loss), torch.zeros_like(loss)
+        self.loss_sum += loss
+        self.finite_steps += self.loss_sum.isfinite()
+        self.steps += 1
+        self.bytes_sent += bytes_sent
+
+    def mean_loss(self) -> float:
+        return float(self.loss_sum) / self.steps
+
+    def first_bad_step(self) -> int | None:
+        """The number of the first step whose loss was not finite."""
+        finite = self.steps if self.finite_steps is None else int(self.finite_steps)
+        return finite if finite < self.steps else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+@dataclass
+class Run:
+    """What is being trained now, and how far it has come."""
+
+    world: World
+    task: Task
+    model: nn.Module
+    watch: Stopwatch
+    plan: list[Phase]
+    phase_index: int = 0
+    phase_start: int = 0
+    epoch: int = 0
+    step: int = 0
+    module: nn.Module | None = None  # what the forward pass calls: the model as compiled or wrapped
+    optimizer: Optimizer | None = None
+    reducer: Reducer | None = None
+    learning_rate: float = 0.0
+    tally: Tally = field(default_factory=Tally)
+    operations: list[dict[str, Any] | None] = field(default_factory=list)  # what each phase's surgery did, if it had one
+    parameters: int = 0
+    macs: int = 0
+
+    @property
+    def phase(self) -> Phase:
+        return self.plan[self.phase_index]
+
+    @property
+    def epochs(self) -> int:
+        return self.plan[-1].epochs.stop
+
+
+class Observer:
+    """Looks on and never changes what it sees."""
+
+    def run_started(self, run: Run) -> None:
+        """Training begins, or goes on from `run.epoch` and `run.step`."""
+
+    def phase_started(self, run: Run) -> None:
+        """Surgery is done; optimizer and reducer are new."""
+
+    def step_ended(self, run: Run) -> None: ...
+
+    def epoch_ended(self, run: Run, row: dict[str, Any]) -> None: ...
+
+    def run_ended(self, run: Run) -> None: ...

@@ -1,0 +1,66 @@
+"""Parameters and multiply-accumulates, by torch's own counter and by the paper's convention."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def parameters(model: nn.Module) -> int:
+    """Trainable numbers; a shared tensor counts once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def macs(model: nn.Module, *example: Tensor) -> dict[str, int]:
+    """Multiply-accumulates of convolutions and matrix products in one forward pass, by module; the key "" is the total."""
+    counter = FlopCounterMode(display=False)
+    with counter:
+        forward(model, *example)
+    root = type(model).__name__
+    flops = {module: sum(by_operator.values()) for module, by_operator in counter.get_flop_counts().items()}
+    # a multiplication and an addition are two of torch's floating point operations
+    return {name: flops.get(f"{root}.{name}", 0) // 2 for name, _ in model.named_modules()} | {"": flops["Global"] // 2}
+
+
+def macs_as_in_paper(model: nn.Module, *example: Tensor) -> int:
+    """One forward pass as the paper's counter sees it: modules only, BatchNorm, ReLU and pooling included."""
+    total = 0
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal total
+        total += rule(module)(module, inputs[0], output)
+
+    handles = [module.register_forward_hook(count) for module in model.modules() if rule(module)]
+    try:
+        forward(model, *example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return total
+
+
+def rule(module: nn.Module) -> Callable[[nn.Module, Tensor, Tensor], int] | None:
+    """How the paper's counter counts a module, if it does."""
+    return next((count for kind, count in RULES.items() if isinstance(module, kind)), None)
+
+
+RULES: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor], int]] = {
+    nn.Conv2d: lambda m, x, y: y.numel() * (m.weight[0].numel() + (m.bias is not None)),
+    nn.Linear: lambda m, x, y: y.numel() * m.in_features,  # its bias is not counted
+    nn.BatchNorm2d: lambda m, x, y: 2 * x.numel(),
+    nn.ReLU: lambda m, x, y: y.numel(),
+    nn.MaxPool2d: lambda m, x, y: x.numel(),
+    nn.AdaptiveAvgPool2d: lambda m, x, y: x.numel(),
+}
+
+
+def forward(model: nn.Module, *example: Tensor) -> None:
+    """Run the model once and leave it as it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(*example)
+    finally:
+        model.train(training)

@@ -1,0 +1,212 @@
+"""Factorise the linear and convolution layers of any nn.Module, and merge them back; knows no model and no method.
+
+A weight, unrolled to a matrix W (out, in), becomes two: u (rank, in) comes first and sees the input, v (out, rank) comes
+second. For a convolution u has the kernel, the stride and the padding, and v is 1x1. A bias stays on v.
+"""
+
+import fnmatch
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pufferfish_bench.errors import InputError
+
+Layer = nn.Linear | nn.Conv2d
+
+
+class LowRank(nn.Module):
+    """A layer as the product of two thinner ones: v after u, with nothing in between."""
+
+    def __init__(self, u: Layer, v: Layer):
+        super().__init__()
+        self.u = u
+        self.v = v
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.v(self.u(x))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which layers are to be factored, at which rank, and why candidates were left alone."""
+
+    ranks: dict[str, int]
+    left: dict[str, str]
+
+
+def rank_of(shape: tuple[int, int], ratio: float) -> int:
+    """The paper's one rule: a share of the smaller side of the unrolled matrix."""
+    return max(1, int(ratio * min(shape)))
+
+
+def unrolled(layer: Layer) -> tuple[int, int]:
+    """The sides (out, in) of a layer's weight as a matrix; a kernel belongs to the input side."""
+    return layer.weight.shape[0], layer.weight[0].numel()
+
+
+def choose(model: nn.Module, *, keep: Sequence[str], first: str | None, rank_ratio: float, ranks: Mapping[str, int]) -> Choice:
+    """Decide the rank of every linear and convolution layer from `first` on (in the model's order) that `keep` does not name.
+
+    `keep` and the keys of `ranks` are names or shell patterns; an explicit rank goes before the ratio.
+    """
+    if not 0 < rank_ratio <= 1:
+        raise InputError(f"rank_ratio={rank_ratio} is outside (0, 1]; the paper uses 0.25")
+    layers = dict(factorable(model))
+    if first is not None and first not in layers:
+        raise InputError(f"first={first} names no linear or convolution layer; there are: {', '.join(layers)}")
+    for pattern in [*keep, *ranks]:
+        if not fnmatch.filter(layers, pattern):
+            raise InputError(f"{pattern!r} in low_rank matches no layer; there are: {', '.join(layers)}")
+    uses = shared_uses(model)
+    chosen, left = {}, {}
+    reached = first is None
+    for name, layer in layers.items():
+        reached = reached or name == first
+        if not reached or any(fnmatch.fnmatch(name, pattern) for pattern in keep):
+            continue
+        out, inputs = unrolled(layer)
+        if type(layer) not in (nn.Linear, nn.Conv2d):
+            left[name] = f"{type(layer).__name__} may compute something else than the layer it is derived from"
+        elif isinstance(layer, nn.Conv2d) and layer.groups != 1:
+            left[name] = f"grouped convolution (groups={layer.groups})"
+        elif uses[layer.weight] > 1:
+            left[name] = "its weight is shared with another layer"
+        elif out + inputs >= out * inputs:
+            left[name] = f"already thin ({out} x {inputs}): even rank 1 would not be smaller"
+        else:
+            explicit = [rank for pattern, rank in ranks.items() if fnmatch.fnmatch(name, pattern)]
+            chosen[name] = explicit[-1] if explicit else rank_of((out, inputs), rank_ratio)
+            if not 1 <= chosen[name] <= min(out, inputs):
+                raise InputError(f"rank {chosen[name]} for {name} is outside 1..{min(out, inputs)}")
+    return Choice(chosen, left)
+
+
+def factorable(model: nn.Module) -> Iterator[tuple[str, Layer]]:
+    """The linear and convolution layers of a model, by name and in order; those already factored are passed over."""
+    inside = {id(part) for layer in model.modules() if isinstance(layer, LowRank) for part in layer.modules()}
+    for name, layer in model.named_modules():
+        if isinstance(layer, Layer) and id(layer) not in inside:
+            yield name, layer
+
+
+def shared_uses(model: nn.Module) -> dict[Tensor, int]:
+    """How many modules hold each parameter."""
+    uses: dict[Tensor, int] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            uses[parameter] = uses.get(parameter, 0) + 1
+    return uses
+
+
+def thin(layer: Layer, rank: int) -> LowRank:
+    """A factored layer of this shape on the same device, with PyTorch's own random start."""
+    like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
+    bias = layer.bias is not None
+    if isinstance(layer, nn.Linear):
+        return LowRank(nn.Linear(layer.in_features, rank, bias=False, **like), nn.Linear(rank, layer.out_features, bias, **like))
+    u = nn.Conv2d(
+        layer.in_channels, rank, layer.kernel_size, stride=layer.stride, padding=layer.padding,
+        dilation=layer.dilation, padding_mode=layer.padding_mode, bias=False, **like,
+    )  # fmt: skip
+    return LowRank(u, nn.Conv2d(rank, layer.out_channels, 1, bias=bias, **like))
+
+
+def truncated(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
+    """The best factors u (rank, in), v (out, rank) of a matrix by SVD, and the share of its energy they keep."""
+    matrix = weight.detach().flatten(1).to(torch.promote_types(weight.dtype, torch.float32))
+    try:
+        U, S, Vh = torch.linalg.svd(matrix, full_matrices=False)
+    except torch.linalg.LinAlgError:  # a GPU's solver may fail to converge where LAPACK does not
+        U, S, Vh = (factor.to(matrix.device) for factor in torch.linalg.svd(matrix.cpu(), full_matrices=False))
+    root = S[:rank].sqrt()
+    v = U[:, :rank] * root  # (out, rank): sqrt(S) is shared by both factors
+    u = root[:, None] * Vh[:rank]  # (rank, in)
+    energy = S.double().square()
+    kept = float(energy[:rank].sum() / energy.sum()) if energy.sum() > 0 else 1.0
+    return u.to(weight.dtype), v.to(weight.dtype), kept
+
+
+def by_svd(layer: Layer, rank: int) -> tuple[LowRank, float]:
+    """The factored layer nearest to `layer`, and the share of the energy it keeps."""
+    factored = thin(layer, rank)
+    u, v, kept = truncated(layer.weight, rank)
+    with torch.no_grad():
+        factored.u.weight.copy_(u.view_as(factored.u.weight))
+        factored.v.weight.copy_(v.view_as(factored.v.weight))
+        if layer.bias is not None:
+            factored.v.bias.copy_(layer.bias)
+    return factored, kept
+
+
+def factorise(model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
+    """Replace the named layers by their truncated SVD, in place; everything else stays as it is, to the bit.
+
+    Returns for each layer its rank, the share of energy kept, and the seconds it took.
+    """
+    done = {}
+    for name, rank in ranks.items():
+        start = time.perf_counter()
+        factored, energy = by_svd(model.get_submodule(name), rank)
+        replace(model, name, factored)
+        done[name] = {"rank": rank, "energy": energy, "seconds": time.perf_counter() - start}
+    return done
+
+
+def restructure(
+    model: nn.Module, ranks: Mapping[str, int], initialise: Callable[[nn.Module], None] | None = None
+) -> dict[str, dict[str, float]]:
+    """Replace the named layers by factored ones that start at random, in place; `initialise` draws each factor anew."""
+    for name, rank in ranks.items():
+        factored = thin(model.get_submodule(name), rank)
+        if initialise:
+            factored.apply(initialise)
+        replace(model, name, factored)
+    return {name: {"rank": rank} for name, rank in ranks.items()}
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """Replace every factored layer by the dense layer that computes the same, in place; returns the model."""
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, LowRank):
+            model = replace(model, name, dense(layer))
+    return model
+
+
+def dense(layer: LowRank) -> Layer:
+    """The dense layer that computes what a factored one computes."""
+    u, v = layer.u, layer.v
+    weight = (v.weight.flatten(1) @ u.weight.flatten(1)).detach()
+    bias = v.bias is not None
+    like: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
+    if isinstance(u, nn.Linear):
+        merged: Layer = nn.Linear(u.in_features, v.out_features, bias, **like)
+    else:
+        merged = nn.Conv2d(
+            u.in_channels, v.out_channels, u.kernel_size, stride=u.stride, padding=u.padding,
+            dilation=u.dilation, padding_mode=u.padding_mode, bias=bias, **like,
+        )  # fmt: skip
+    with torch.no_grad():
+        merged.weight.copy_(weight.view_as(merged.weight))
+        if bias:
+            merged.bias.copy_(v.bias)
+    return merged
+
+
+def chain_rule(direction: Tensor, layer: LowRank) -> tuple[Tensor, Tensor]:
+    """What a direction in the space of the dense weight (a gradient, a momentum) is for u and for v."""
+    u, v, matrix = layer.u.weight.detach().flatten(1), layer.v.weight.detach().flatten(1), direction.flatten(1)
+    return (v.T @ matrix).view_as(layer.u.weight), (matrix @ u.T).view_as(layer.v.weight)
+
+
+def replace(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
+    """Put `layer` where the module `name` was; returns the model, which is `layer` itself for the empty name."""
+    if not name:
+        return layer
+    parent, _, child = name.rpartition(".")
+    layer.train(model.get_submodule(name).training)
+    setattr(model.get_submodule(parent), child, layer)
+    return model

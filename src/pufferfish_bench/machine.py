@@ -1,0 +1,64 @@
+"""The conditions of a run: code, versions, hardware, memory."""
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """The conditions of a run: code, versions, hardware."""
+    cuda = device.type == "cuda"
+    return {
+        **code_version(),
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("pufferfish-bench", "torch", "torchvision", "hydra-core")},
+        "hardware": {
+            "device": torch.cuda.get_device_name(device) if cuda else cpu_name(),
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "onednn_limit": os.environ.get("ONEDNN_MAX_CPU_ISA"),
+        },
+    }
+
+
+def code_version() -> dict[str, Any]:
+    """The commit this package runs from and whether the tree differs from it; None for an installed wheel."""
+    root = Path(__file__).parents[2]
+
+    def git(*arguments: str) -> str | None:
+        if not (root / "setup.cfg").exists():  # a wheel, perhaps installed inside somebody else's repository
+            return None
+        command = ["git", "-C", str(root), *arguments]
+        try:
+            finished = subprocess.run(command, capture_output=True, text=True)
+        except FileNotFoundError:
+            return None
+        return finished.stdout.strip() if finished.returncode == 0 else None
+
+    changes = git("status", "--porcelain", "--", "src", "conf")
+    return {"commit": git("rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
+
+
+def cpu_name() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most memory held so far, in bytes: of the GPU, or of the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # kilobytes on Linux

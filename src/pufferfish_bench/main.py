@@ -1,0 +1,235 @@
+"""From the command line to objects to a trained model. The only file that knows Hydra; torch waits until the config stands."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from pufferfish_bench import run_directory
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.records import RUN, closing, read_json
+
+# Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
+PLACES = {"data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1}
+
+DISK = {
+    errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
+    errno.EDQUOT: "the disk quota is used up; free some space, then the same command goes on from the last checkpoint",
+    errno.EACCES: "permission denied",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOTDIR: "not a directory",
+    errno.EEXIST: "there is a file where a directory should be",
+}
+
+SHOW_TRACEBACK = "HYDRA_FULL_ERROR" in os.environ
+os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
+
+console = Console()
+complaints = Console(stderr=True)
+
+
+@dataclass
+class Settings:
+    """The types of the settings, so that a word where a number belongs is refused; their values have their home in conf/."""
+
+    model: Any = MISSING
+    dataset: Any = MISSING
+    method: Any = MISSING
+    profile: Any = MISSING
+    precision: Any = MISSING
+    optimizer: Any = MISSING
+    schedule: Any = MISSING
+    name: str = MISSING
+    seed: int = MISSING
+    epochs: int = MISSING
+    warmup_epochs: int = MISSING
+    batch_size: int = MISSING
+    channels_last: bool = MISSING
+    compile: bool = MISSING
+    deterministic: bool = MISSING
+    untimed_steps: int = MISSING
+    device: str = MISSING
+    data_root: str = MISSING
+    download: bool = MISSING
+    run_root: str = MISSING
+    run_dir: str = MISSING
+    checkpoint_every: int = MISSING
+
+
+def config_dir() -> str:
+    """conf/ inside the installed package, or at the top of the repository in an editable install."""
+    inside = Path(__file__).parent / "conf"
+    return str(inside if inside.is_dir() else Path(__file__).parents[2] / "conf")
+
+
+def settings_of(config: DictConfig) -> dict[str, Any]:
+    """What is trained, as plain data: every setting with its value, but for the places."""
+    config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    with open_dict(config):
+        config.merge_with(PLACES)
+    settings = OmegaConf.to_container(config, resolve=True)
+    return {key: value for key, value in settings.items() if key not in PLACES}
+
+
+def identity(config: DictConfig) -> str:
+    """Eight letters that stand for the settings."""
+    words = json.dumps(settings_of(config), sort_keys=True)
+    return hashlib.sha256(words.encode()).hexdigest()[:8]
+
+
+@contextlib.contextmanager
+def spoken_errors() -> Iterator[None]:
+    """What the user can mend becomes a sentence and exit code 2. HYDRA_FULL_ERROR=1 shows the traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain("interrupted; the same command goes on from the last checkpoint")
+        sys.exit(128 + signal.SIGINT)
+    except (InputError, HydraException, OmegaConfBaseException, OSError) as error:
+        sentence = explain(error)
+        if SHOW_TRACEBACK or sentence is None:
+            raise
+        complain(f"error: {sentence}")
+        sys.exit(2)
+
+
+ConfigStore.instance().store(name="settings", node=Settings)
+OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
+
+
+@hydra.main(config_path=config_dir(), config_name="config", version_base="1.3")
+@spoken_errors()
+def train(config: DictConfig) -> None:
+    """Train what the config says, or go on with it, or say that it is done."""
+    directory, settings = Path(config.run_dir), settings_of(config)
+    console.print(f"[bold]{settings['name']}[/]  ->  {directory}", highlight=False, soft_wrap=True)
+    check(config)
+    if run_directory.finished(directory, settings):
+        console.print(closing(read_json(directory / RUN)["summary"], directory), highlight=False, soft_wrap=True)
+        return
+
+    import torch
+
+    from pufferfish_bench import world as worlds
+    from pufferfish_bench.checkpoints import Checkpoints
+    from pufferfish_bench.core import Reducer
+    from pufferfish_bench.interrupts import Interrupts
+    from pufferfish_bench.machine import environment
+    from pufferfish_bench.observers import Recorder, TensorBoard, Terminal
+    from pufferfish_bench.trainer import Stopped, Trainer
+
+    world = worlds.join(config.device)
+    precision = instantiate(config.precision)
+    precision.prepare(world.device)
+    torch.backends.cudnn.deterministic = config.deterministic
+    torch.backends.cudnn.benchmark = not config.deterministic
+    method = instantiate(config.method)
+    schedule = instantiate(config.schedule)
+    task = instantiate(config.dataset, device=world.device)
+    torch.manual_seed(config.seed)
+    model = build(config.model).to(world.device)
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+
+    directory.mkdir(parents=True, exist_ok=True)
+    manifest = {"settings": settings, **environment(world.device), "world_size": world.size}
+    with run_directory.alone(directory), Interrupts(say=complain) as interrupts:
+        trainer = Trainer(
+            method=method,
+            epochs=config.epochs,
+            seed=config.seed,
+            optimizer=instantiate(config.optimizer),
+            reducer=Reducer,
+            schedule=schedule,
+            precision=precision,
+            wrap=torch.compile if config.compile else lambda module: module,
+            untimed_steps=config.untimed_steps,
+            checkpoints=Checkpoints(directory=directory / "checkpoints", warn=complain),
+            checkpoint_every=config.checkpoint_every,
+            observers=[
+                Recorder(directory=directory, manifest=manifest),
+                TensorBoard(directory=directory / "tensorboard"),
+                Terminal(console=console, directory=directory),
+            ],
+            stop_requested=interrupts.requested,
+        )
+        try:
+            trainer.fit(world=world, task=task, model=model)
+        except Stopped:
+            console.print("stopped; a checkpoint is written, and the same command goes on from here", highlight=False)
+            sys.exit(128 + interrupts.received)
+
+
+@hydra.main(config_path=config_dir(), config_name="describe", version_base="1.3")
+@spoken_errors()
+def describe_model(config: DictConfig) -> None:
+    """Print the layers and totals of a model, full-rank, hybrid and low-rank."""
+    from pufferfish_bench.report import describe
+
+    settings = OmegaConf.to_container(config, resolve=True)
+    model = settings["model"]
+    full_size = model["width"] == 1.0
+    description = describe.describe(settings["name"], lambda: build(config.model), full_size=full_size, **model["low_rank"])
+    if config.json:
+        print(json.dumps(description, indent=2))
+    else:
+        describe.show(description, console)
+
+
+def build(model: DictConfig) -> Any:
+    """The network itself; what is to be factored in it is the method's business."""
+    arguments = OmegaConf.to_container(model, resolve=True)
+    return instantiate({key: value for key, value in arguments.items() if key != "low_rank"})
+
+
+def check(config: DictConfig) -> None:
+    """Refuse numbers that make no sense before anything slow begins."""
+    for key in ("epochs", "checkpoint_every"):
+        if config[key] < 1:
+            raise InputError(f"{key}={config[key]} must be at least 1")
+    for key in ("seed", "untimed_steps"):
+        if config[key] < 0:
+            raise InputError(f"{key}={config[key]} must not be negative")
+
+
+def complain(message: str) -> None:
+    complaints.print(message, highlight=False, markup=False, soft_wrap=True)
+
+
+def explain(error: BaseException) -> str | None:
+    """The sentence for an error the user can mend; None for one that only we can."""
+    cause: BaseException | None = error
+    while cause is not None:  # Hydra wraps what a constructor raised
+        if isinstance(cause, InputError):
+            return str(cause)
+        if isinstance(cause, OSError):
+            return DISK.get(cause.errno) and f"{DISK[cause.errno]}: {cause.filename or cause.strerror}"
+        cause = cause.__cause__
+    return str(error).split("\nConfig search path")[0]
+
+
+def run() -> None:
+    """The command pufferfish-run."""
+    with spoken_errors():
+        train()
+
+
+def describe() -> None:
+    """The command pufferfish-describe."""
+    with spoken_errors():
+        describe_model()

@@ -1,0 +1,145 @@
+"""Those who look on: the record on disk, TensorBoard, and the person at the terminal."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pufferfish_bench import records
+from pufferfish_bench.core import Observer, Run
+from pufferfish_bench.records import EPOCHS, RUN, Row
+
+
+class Recorder(Observer):
+    """Writes run.json and epochs.jsonl."""
+
+    def __init__(self, *, directory: Path, manifest: dict[str, Any]):
+        self.directory = directory
+        self.manifest = manifest
+        self.rows: list[Row] = []
+
+    def run_started(self, run: Run) -> None:
+        path = self.directory / RUN
+        self.manifest["plan"] = [{"phase": phase.name, "epochs": [phase.epochs.start, phase.epochs.stop]} for phase in run.plan]
+        earlier = records.read_json(path) if path.exists() else {"started": now(), "resumed": []}
+        self.manifest |= {key: earlier[key] for key in ("started", "resumed")}
+        if run.epoch or run.step:
+            self.manifest["resumed"].append({"epoch": run.epoch, "step": run.step, "time": now()})
+        # rows of epochs that the checkpoint does not know are about to be trained again
+        self.rows = [row for row in records.read_rows(self.directory / EPOCHS) if row["epoch"] < run.epoch]
+        records.rewrite_rows(self.directory / EPOCHS, self.rows)
+        self.write(run)
+
+    def phase_started(self, run: Run) -> None:
+        self.write(run)
+
+    def epoch_ended(self, run: Run, row: Row) -> None:
+        self.rows.append(row)
+        records.append_row(self.directory / EPOCHS, row)
+
+    def run_ended(self, run: Run) -> None:
+        task = run.task
+        self.manifest["finished"] = now()
+        self.manifest["summary"] = records.summarise(self.rows, metric=task.metric, higher_is_better=task.higher_is_better)
+        self.write(run)
+
+    def write(self, run: Run) -> None:
+        self.manifest["operations"] = [operation for operation in run.operations if operation]
+        records.write_json(self.directory / RUN, self.manifest)
+
+
+class TensorBoard(Observer):
+    """Writes every number of a row as a scalar over epochs."""
+
+    def __init__(self, *, directory: Path):
+        self.directory = directory
+
+    def run_started(self, run: Run) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # a second of imports that nothing else needs
+
+        self.writer = SummaryWriter(self.directory, purge_step=run.epoch)
+
+    def epoch_ended(self, run: Run, row: Row) -> None:
+        for name, value in row.items():
+            if isinstance(value, int | float) and name != "epoch":
+                section, _, rest = name.partition("_")
+                self.writer.add_scalar(f"seconds/{rest}" if section == "seconds" and rest else name, value, row["epoch"])
+        self.writer.flush()
+
+    def run_ended(self, run: Run) -> None:
+        self.writer.close()
+
+
+class Terminal(Observer):
+    """Prints a line an epoch and a closing summary; shows a progress bar if there is a terminal to show it on."""
+
+    def __init__(self, *, console: Console, directory: Path):
+        self.console = console
+        self.directory = directory
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.1f} steps/s  {task.fields[metric]}"),
+            TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self.rows: list[Row] = []
+
+    def run_started(self, run: Run) -> None:
+        if run.epoch or run.step:
+            self.say(f"resuming at epoch {run.epoch}, step {run.step}")
+        self.steps = sum(run.task.steps(epoch) for epoch in range(run.epochs))
+        done = sum(run.task.steps(epoch) for epoch in range(run.epoch)) + run.step
+        self.bar = self.progress.add_task("", total=self.steps, completed=done, loss=0.0, rate=0.0, metric="")
+        self.metric = run.task.metric
+        self.progress.start()
+
+    def phase_started(self, run: Run) -> None:
+        operation = run.operations[-1]
+        if operation and operation["epoch"] == run.epoch and run.step == 0:
+            layers = operation.get("layers", {})
+            self.say(
+                f"phase {run.phase.name}: {len(layers)} layers changed in {operation['seconds']:.2f} s; "
+                f"{run.parameters:,} parameters, {run.macs:,} MACs"
+            )
+            for layer, reason in operation.get("left", {}).items():
+                self.say(f"  left alone: {layer}: {reason}")
+        else:
+            self.say(f"phase {run.phase.name}: {run.parameters:,} parameters, {run.macs:,} MACs")
+
+    def step_ended(self, run: Run) -> None:
+        if self.progress.disable:
+            return
+        now = self.progress.get_time()
+        if now - getattr(self, "shown", 0.0) < 0.2:  # seconds: often enough for the eye, rare enough for the GPU
+            self.progress.advance(self.bar)
+            return
+        self.shown = now
+        self.progress.update(
+            self.bar,
+            advance=1,
+            description=f"epoch {run.epoch + 1}/{run.epochs} {run.phase.name}",
+            loss=run.tally.mean_loss(),
+            rate=self.progress.tasks[0].speed or 0.0,
+            metric=f"{self.metric} {self.rows[-1][self.metric]:.2f}" if self.rows else "",
+        )
+
+    def epoch_ended(self, run: Run, row: Row) -> None:
+        self.rows.append(row)
+        self.say(
+            f"epoch {row['epoch'] + 1:>3}/{run.epochs}  {row['phase']:<9} loss {row['loss']:.4f}  "
+            f"{self.metric} {row[self.metric]:.2f}  lr {row['learning_rate']:g}  {row['seconds']:.1f} s"
+        )
+
+    def run_ended(self, run: Run) -> None:
+        self.progress.stop()
+        summary = records.read_json(self.directory / RUN)["summary"]
+        self.say(records.closing(summary, self.directory))
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,104 @@
+"""The number format of a step: full, or mixed where the device has something faster."""
+
+import os
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pufferfish_bench.errors import InputError
+
+# A convolution forward and backward as the trainer would do it; dies with SIGILL where oneDNN believes a CPU that
+# announces instructions (AMX, for one) which it then does not execute.
+BFLOAT16_CONVOLUTION = """
+import torch
+images = torch.randn(4, 16, 16, 16, requires_grad=True)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    torch.nn.Conv2d(16, 32, 3)(images).float().sum().backward()
+"""
+INSTRUCTION_SETS = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")  # limits for oneDNN, the mildest first
+LIMIT = "ONEDNN_MAX_CPU_ISA"
+
+
+class FullPrecision:
+    """float32 throughout."""
+
+    remedy = ""  # what else to try when the loss is not finite
+
+    def prepare(self, device: torch.device) -> None:
+        """Called once, before the process does any arithmetic."""
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Make the gradients what they are in full precision."""
+
+    def step(self, optimizer: Optimizer) -> None:
+        optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class MixedPrecision(FullPrecision):
+    """float16 with a scaled loss on CUDA, bfloat16 on a CPU; weights and optimizer stay in float32."""
+
+    remedy = " or precision=fp32"
+
+    def prepare(self, device: torch.device) -> None:
+        if device.type == "cpu":
+            limit_onednn()
+        self.device = device
+        self.dtype = torch.float16 if device.type == "cuda" else torch.bfloat16
+        self.scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def backward(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        self.scaler.unscale_(optimizer)
+
+    def step(self, optimizer: Optimizer) -> None:
+        self.scaler.step(optimizer)
+        self.scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scaler.load_state_dict(state)
+
+
+def limit_onednn() -> None:
+    """Keep this process from instructions that would kill it. oneDNN reads the limit at its first use, so this goes first."""
+    limit = safe_limit(BFLOAT16_CONVOLUTION)
+    if limit:
+        os.environ[LIMIT] = limit
+
+
+def safe_limit(program: str) -> str | None:
+    """The mildest limit on oneDNN under which `program` survives in a process of its own; None if it needs no limit."""
+    inherited = os.environ.get(LIMIT)
+    for limit in (inherited, *INSTRUCTION_SETS):
+        environment = os.environ | ({LIMIT: limit} if limit else {})
+        finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        if finished.returncode == 0:
+            return limit
+    raise InputError(
+        f"precision=amp: a bfloat16 convolution fails on this CPU even with {LIMIT}={INSTRUCTION_SETS[-1]} "
+        f"(exit code {finished.returncode}); use precision=fp32\n{finished.stderr[-500:]}".rstrip()
+    )

@@ -1,0 +1,74 @@
+"""The record of a run on disk: run.json says what it is, epochs.jsonl holds one flat row an epoch. Needs no torch."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+RUN, EPOCHS = "run.json", "epochs.jsonl"
+Row = dict[str, Any]
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replace the file whole."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(json.dumps(content, indent=2) + "\n")
+    beside.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Add a line that is on disk when this returns."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows that are whole: a kill may have cut the last one."""
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def rewrite_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Replace all rows."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    beside.replace(path)
+
+
+def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
+    """The figures a table wants of a run: the last row, the best of the metric, and the time of all epochs."""
+    last = rows[-1]
+    best = max(rows, key=lambda row: row[metric] if higher_is_better else -row[metric])
+    phase = [row["seconds"] for row in rows if row["phase"] == last["phase"]]
+    return {
+        "metric": metric,
+        metric: last[metric],
+        f"best_{metric}": best[metric],
+        "best_epoch": best["epoch"],
+        "loss": last["loss"],
+        "parameters": last["parameters"],
+        "macs": last["macs"],
+        "epochs": len(rows),
+        "seconds": sum(row["seconds"] for row in rows),
+        "seconds_per_epoch": sum(phase) / len(phase),  # of the last phase: what the method buys
+    }
+
+
+def closing(summary: dict[str, Any], directory: Path) -> str:
+    """The summary of a finished run as a person reads it."""
+    metric = summary["metric"]
+    return (
+        f"finished: {metric} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
+        f"{summary['best_epoch'] + 1}), {summary['parameters']:,} parameters, {summary['macs']:,} MACs, "
+        f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['seconds']:.0f} s in all\n"
+        f"files:    {directory}"
+    )

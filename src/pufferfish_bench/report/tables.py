@@ -1,0 +1,19 @@
+"""Tables for the terminal that never cut a number short."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """An empty table: the first column to the left, the others to the right."""
+    empty = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        empty.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return empty
+
+
+def show(shown: Table, console: Console) -> None:
+    """Print a table at its own width; a narrower terminal wraps lines, it does not lose digits."""
+    natural = console.measure(shown, options=console.options.update(width=1000)).maximum
+    Console(file=console.file, width=max(natural, console.width)).print(shown, crop=False)

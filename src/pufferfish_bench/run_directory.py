@@ -1,0 +1,50 @@
+"""The directory of a run: it belongs to one set of settings and, at a time, to one process."""
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.records import RUN, read_json
+
+
+def finished(directory: Path, settings: dict[str, Any]) -> bool:
+    """Whether the directory holds this run, done; a run with other settings is refused."""
+    path = directory / RUN
+    if not path.exists():
+        return False
+    try:
+        record = read_json(path)
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read ({error}); move the directory away to start anew") from None
+    found = differences(record["settings"], settings)
+    if found:
+        raise InputError(
+            f"{directory} holds a run with other settings ({'; '.join(found)}); leave run_dir out, or give another one"
+        )
+    return "finished" in record
+
+
+def differences(earlier: Any, now: Any, key: str = "") -> list[str]:
+    """The settings in which two runs differ, each as `key: earlier -> now`."""
+    if not (isinstance(earlier, dict) and isinstance(now, dict)):
+        return [] if earlier == now else [f"{key}: {earlier} -> {now}"]
+    absent = "(none)"
+    return [
+        difference
+        for name in earlier | now
+        for difference in differences(earlier.get(name, absent), now.get(name, absent), f"{key}.{name}".lstrip("."))
+    ]
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Hold the directory for this process; the system lets go of it when the process ends, however it ends."""
+    with (directory / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{directory} is being written by another process; wait for it or stop it") from None
+        yield

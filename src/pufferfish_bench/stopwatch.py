@@ -1,0 +1,91 @@
+"""Named sections of a training step that add up to the step. Draws no randomness and never waits for a GPU inside a step."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+FIRST_STEPS = "first_steps"  # the section that takes the untimed steps of a phase whole
+OTHER = "other"  # what of a timed step lies in no section
+FOLD_AT = 4096  # CUDA events held before they are folded into seconds
+
+
+class Stopwatch:
+    """Seconds per section of the steps since the last `take`; the first steps of a phase are kept apart."""
+
+    def __init__(self, *, device: torch.device, untimed_steps: int, clock: Callable[[], float] = time.perf_counter):
+        self.cuda = device.type == "cuda"
+        self.clock = clock
+        self.untimed_steps = untimed_steps  # a step that compiles, allocates or tunes kernels says nothing about the others
+        self.steps_left = untimed_steps
+        self.timed_steps = 0
+        self.seconds: Counter[str] = Counter()
+        self.marks: list[tuple[str, Any, Any]] = []
+        self.open: str | None = None
+
+    def phase_started(self) -> None:
+        """Keep the next steps out of the breakdown: they warm caches up."""
+        self.steps_left = self.untimed_steps
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """All that happens inside is one step."""
+        first_mark = len(self.marks)
+        start = self.mark()
+        yield
+        end = self.mark()
+        if self.steps_left:
+            self.steps_left -= 1
+            self.marks[first_mark:] = [(FIRST_STEPS, start, end)]
+        else:
+            self.timed_steps += 1
+            self.marks.append((OTHER, start, end))  # the sections inside are taken off when the marks are folded
+        if not self.cuda or len(self.marks) > FOLD_AT:
+            self.fold()
+
+    @contextmanager
+    def __call__(self, section: str) -> Iterator[None]:
+        """All that happens inside belongs to `section`; sections do not nest."""
+        if self.open is not None:
+            raise RuntimeError(f"section {section!r} opened inside {self.open!r}: sections of a step do not nest")
+        self.open = section
+        start = self.mark()
+        try:
+            yield
+        finally:
+            self.marks.append((section, start, self.mark()))
+            self.open = None
+
+    def take(self) -> tuple[dict[str, float], int]:
+        """Seconds per section and the number of timed steps since the last call; the sections add up to all steps."""
+        self.fold()
+        taken = dict(self.seconds), self.timed_steps
+        self.seconds, self.timed_steps = Counter(), 0
+        return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        self.fold()
+        return {"seconds": dict(self.seconds), "timed_steps": self.timed_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seconds, self.timed_steps = Counter(state["seconds"]), state["timed_steps"]
+
+    def mark(self) -> Any:
+        if not self.cuda:
+            return self.clock()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def fold(self) -> None:
+        if self.cuda and self.marks:
+            self.marks[-1][2].synchronize()
+        for section, start, end in self.marks:
+            seconds = start.elapsed_time(end) / 1000 if self.cuda else end - start
+            self.seconds[section] += seconds
+            if section not in (FIRST_STEPS, OTHER):
+                self.seconds[OTHER] -= seconds
+        self.marks.clear()

@@ -1,0 +1,255 @@
+"""One loop for every method. Nothing here knows a method, a model or a dataset by name."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pufferfish_bench import counting, machine
+from pufferfish_bench.checkpoints import Checkpoints, fingerprint
+from pufferfish_bench.core import Method, Observer, Phase, Reducer, Run, Tally, Task
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.precision import FullPrecision
+from pufferfish_bench.schedules import Clock
+from pufferfish_bench.stopwatch import Stopwatch
+from pufferfish_bench.world import World
+
+CHECK_EVERY = 50  # steps between looks at the loss on a GPU, where each look waits for it
+
+
+class Stopped(Exception):
+    """Training was asked to stop and has left a checkpoint."""
+
+
+class Trainer:
+    """Takes a model through the phases of a method, epoch by epoch, and can be stopped and resumed at any step."""
+
+    def __init__(
+        self,
+        *,
+        method: Method,
+        epochs: int,
+        seed: int,
+        optimizer: Callable[[nn.Module], Optimizer],
+        reducer: Callable[[], Reducer],
+        schedule: Callable[[Clock], float],
+        precision: FullPrecision,
+        wrap: Callable[[nn.Module], nn.Module],
+        untimed_steps: int,
+        checkpoints: Checkpoints,
+        checkpoint_every: int,
+        observers: Sequence[Observer],
+        stop_requested: Callable[[], bool],
+    ):
+        self.method = method
+        self.plan = method.plan(epochs)
+        self.seed = seed
+        self.optimizer = optimizer
+        self.reducer = reducer
+        self.schedule = schedule
+        self.precision = precision
+        self.wrap = wrap
+        self.untimed_steps = untimed_steps
+        self.checkpoints = checkpoints
+        self.checkpoint_every = checkpoint_every
+        self.observers = observers
+        self.stop_requested = stop_requested
+
+    def fit(self, *, world: World, task: Task, model: nn.Module) -> Run:
+        """Train to the end of the plan, from the newest checkpoint if there is one."""
+        watch = Stopwatch(device=world.device, untimed_steps=self.untimed_steps)
+        run = Run(world=world, task=task, model=model, watch=watch, plan=self.plan)
+        saved = self.checkpoints.load()
+        if saved:
+            run.epoch, run.step = saved["epoch"], saved["step"]
+        self.tell("run_started", run)
+        for index, phase in enumerate(self.plan):
+            run.phase_index = index
+            if saved and index < saved["phase"]:
+                self.replay(run, phase, saved)
+                continue
+            if saved and index == saved["phase"]:
+                self.replay(run, phase, saved)
+                self.begin(run)
+                self.restore(run, saved)
+            else:
+                run.phase_start = run.epoch
+                self.seed_all(run, moment="phase")
+                carried = self.operate(run, phase)
+                self.begin(run)
+                self.carry(run, carried)
+            self.tell("phase_started", run)
+            while run.epoch < phase.epochs.stop and not (phase.until and phase.until(run)):
+                row = self.train_epoch(run)
+                self.tell("epoch_ended", run, row)
+                if run.epoch % self.checkpoint_every == 0 or run.epoch == run.epochs:
+                    self.save(run)
+        self.tell("run_ended", run)
+        return run
+
+    def train_epoch(self, run: Run) -> dict[str, Any]:
+        """Train one epoch, or what is left of it; return its row of the record."""
+        epoch, steps = run.epoch, run.task.steps(run.epoch)
+        if run.step == 0:
+            self.seed_all(run, moment="epoch")
+        run.model.train()
+        batches = run.task.batches(epoch, run.step)
+        while run.step < steps:
+            with run.watch.step():
+                self.train_step(run, batches, steps)
+            run.step += 1
+            self.tell("step_ended", run)
+            stop = self.stop_requested()
+            if run.world.device.type == "cpu" or stop or run.step % CHECK_EVERY == 0 or run.step == steps:
+                self.check_loss(run)
+            if stop:
+                self.save(run)
+                raise Stopped
+        seconds, timed_steps = run.watch.take()
+        start = time.perf_counter()
+        metrics = self.evaluate(run)
+        row = {
+            "phase": run.phase.name,
+            "epoch": epoch,
+            "loss": run.tally.mean_loss(),
+            **metrics,
+            "learning_rate": run.learning_rate,
+            "bytes_sent": run.tally.bytes_sent,
+            "steps": steps,
+            "timed_steps": timed_steps,
+            "seconds": sum(seconds.values()),
+            **{f"seconds_{section}": value for section, value in sorted(seconds.items())},
+            "evaluation_seconds": time.perf_counter() - start,
+            "parameters": run.parameters,
+            "macs": run.macs,
+            "peak_memory": machine.peak_memory(run.world.device),
+        }
+        run.epoch, run.step, run.tally = epoch + 1, 0, Tally()
+        return row
+
+    def train_step(self, run: Run, batches: Any, steps: int) -> None:
+        """One step, as in the paper's algorithm box."""
+        watch = run.watch
+        run.learning_rate = self.schedule(Clock(run.epoch, run.step, steps, run.phase_start))
+        for group in run.optimizer.param_groups:
+            group["lr"] = run.learning_rate
+        with watch("data"):
+            batch = next(batches)
+        with watch("forward"), self.precision.autocast():
+            loss = run.task.loss(run.module, batch)
+        with watch("backward"):
+            run.optimizer.zero_grad()
+            self.precision.backward(loss)
+        bytes_sent = run.reducer.reduce(watch)
+        with watch("step"):
+            self.precision.unscale(run.optimizer)
+        with watch("method"):
+            self.method.after_backward(run)
+        with watch("step"):
+            self.precision.step(run.optimizer)
+        with watch("method"):
+            self.method.after_step(run)
+        run.tally.add(loss, bytes_sent)
+
+    def evaluate(self, run: Run) -> dict[str, float]:
+        run.model.eval()
+        with torch.no_grad(), self.precision.autocast():
+            return run.task.evaluate(run.module)
+
+    def operate(self, run: Run, phase: Phase) -> dict[str, dict[str, Any]]:
+        """Do the phase's surgery, time it and note it; return what the next optimizer may know."""
+        if phase.enter is None:
+            run.operations.append(None)
+            return {}
+        run.world.synchronise()
+        start = time.perf_counter()
+        operation = phase.enter.operate(run)
+        run.world.synchronise()
+        seconds = time.perf_counter() - start
+        noted = {"phase": phase.name, "epoch": run.epoch, "seconds": seconds, "weights": fingerprint(run.model)}
+        run.operations.append(noted | operation.done)
+        return operation.carried
+
+    def replay(self, run: Run, phase: Phase, saved: dict[str, Any]) -> None:
+        done = saved["operations"][run.phase_index]
+        if phase.enter and done:
+            phase.enter.replay(run.model, done)
+        run.operations.append(done)
+
+    def begin(self, run: Run) -> None:
+        """A fresh optimizer and a fresh reducer over the parameters that now exist."""
+        run.optimizer = self.optimizer(run.model)
+        run.reducer = self.reducer()
+        run.module = run.reducer.attach(self.wrap(run.model))
+        run.parameters = counting.parameters(run.model)
+        run.macs = counting.macs(run.model, *run.task.example())[""]
+        run.watch.phase_started()
+
+    def carry(self, run: Run, carried: dict[str, dict[str, Any]]) -> None:
+        parameters = dict(run.model.named_parameters())
+        for name, state in carried.items():
+            run.optimizer.state[parameters[name]].update(state)
+
+    def save(self, run: Run) -> None:
+        """Write all that the next process needs to go on as if nothing had happened."""
+        random = {"cpu": torch.get_rng_state()}
+        if run.world.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(run.world.device)
+        self.checkpoints.save(
+            {
+                "phase": run.phase_index,
+                "phase_start": run.phase_start,
+                "epoch": run.epoch,
+                "step": run.step,
+                "learning_rate": run.learning_rate,
+                "operations": run.operations,
+                "random": random,
+            }
+            | {name: part.state_dict() for name, part in self.stateful(run).items()}
+        )
+
+    def restore(self, run: Run, saved: dict[str, Any]) -> None:
+        run.phase_start, run.learning_rate = saved["phase_start"], saved["learning_rate"]
+        for name, part in self.stateful(run).items():
+            part.load_state_dict(saved[name])
+        torch.set_rng_state(saved["random"]["cpu"])
+        if "cuda" in saved["random"] and run.world.device.type == "cuda":
+            torch.cuda.set_rng_state(saved["random"]["cuda"], run.world.device)
+
+    def stateful(self, run: Run) -> dict[str, Any]:
+        """All that changes while training, by the name it has in a checkpoint."""
+        return {
+            "model": run.model,
+            "optimizer": run.optimizer,
+            "reducer": run.reducer,
+            "tally": run.tally,
+            "watch": run.watch,
+            "task": run.task,
+            "method": self.method,
+            "precision": self.precision,
+        }
+
+    def seed_all(self, run: Run, *, moment: str) -> None:
+        """Randomness is a function of the seed, the rank and the moment, whatever was drawn before."""
+        words = f"{self.seed} {run.world.rank} {moment} {run.epoch}"
+        torch.manual_seed(int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") >> 1)
+
+    def check_loss(self, run: Run) -> None:
+        bad = run.tally.first_bad_step()
+        if bad is None:
+            return
+        kept = self.checkpoints.paths()
+        raise InputError(
+            f"the loss is not finite at step {bad} of epoch {run.epoch} (phase {run.phase.name}, learning rate "
+            f"{run.learning_rate:g}); try a lower schedule.learning_rate"
+            f"{self.precision.remedy}. "
+            + (f"The last good checkpoint is kept: {kept[-1]}" if kept else "There was no checkpoint yet.")
+        )
+
+    def tell(self, event: str, *arguments: Any) -> None:
+        for observer in self.observers:
+            getattr(observer, event)(*arguments)

@@ -1,0 +1,87 @@
+"""What several tests share: real processes, real data, and the smallest task and model that could fail."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+from torch import nn
+
+from pufferfish_bench.tasks.images import Images
+
+# The machine may be busy: no example fails for being slow. The same examples every time: a failure can be looked at again.
+hypothesis.settings.register_profile("project", deadline=None, max_examples=40, derandomize=True)
+hypothesis.settings.load_profile("project")
+
+torch.set_num_threads(1)  # the nets are tiny: a second thread would only wait for a core
+
+REPOSITORY = Path(__file__).parents[1]
+Command = Callable[..., subprocess.CompletedProcess]
+
+
+@pytest.fixture
+def arguments() -> Callable[..., list[str]]:
+    """The words that start pufferfish-run in a process of its own."""
+    return lambda *overrides: [sys.executable, "-m", "pufferfish_bench", *overrides]
+
+
+@pytest.fixture
+def command(tmp_path: Path, arguments: Callable[..., list[str]]) -> Command:
+    """Run pufferfish-run to its end in an empty directory, as a user would."""
+
+    def run(*overrides: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+        without_data = {key: value for key, value in os.environ.items() if key != "PUFFERFISH_DATA"}
+        return subprocess.run(
+            arguments(*overrides),
+            cwd=tmp_path,
+            env=without_data | (environment or {}),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """Where the real data sets lie."""
+    root = os.environ.get("PUFFERFISH_DATA")
+    if not root:
+        pytest.skip("PUFFERFISH_DATA is not set: no real data here")
+    return Path(root)
+
+
+class TinyNet(nn.Module):
+    """A convolution, a BatchNorm, dropout and two linear layers: one of everything that has a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1, stride=2)
+        self.norm = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, stride=2, bias=False)
+        self.drop = nn.Dropout(0.2)
+        self.fc1 = nn.Linear(8 * 4, 12)
+        self.fc2 = nn.Linear(12, 4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.conv1(images)).relu()
+        return self.fc2(self.fc1(self.drop(self.conv2(x).flatten(1))).relu())
+
+
+TINY_LAYERS = {"keep": ["conv1", "fc2"], "first": None, "rank_ratio": 0.5, "ranks": {}}
+
+
+def tiny_task(*, seed: int = 1, images: int = 50, batch_size: int = 8) -> Images:
+    """Random 8x8 images of four classes; 50 in batches of 8 leave a last batch of 2."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (images, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(images) % 4
+    return Images(
+        train=(pixels, labels), test=(pixels[:20], labels[:20]), classes=4, mean=(0.5,) * 3, std=(0.25,) * 3,
+        batch_size=batch_size, test_batch_size=6, seed=seed, device=torch.device("cpu"),
+    )  # fmt: skip

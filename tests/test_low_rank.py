@@ -1,0 +1,168 @@
+"""The laws of factorisation, on layers of any shape."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from pufferfish_bench import low_rank
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.low_rank import LowRank
+from tests.conftest import TINY_LAYERS, TinyNet
+
+sides = st.integers(1, 9)
+
+
+@st.composite
+def convolutions(draw) -> nn.Conv2d:
+    torch.manual_seed(draw(st.integers(0, 99)))
+    kernel = draw(st.sampled_from([(1, 1), (3, 3), (2, 3)]))
+    same = draw(st.booleans())
+    return nn.Conv2d(
+        draw(sides),
+        draw(sides),
+        kernel,
+        stride=1 if same else draw(st.sampled_from([1, 2, (1, 2)])),
+        padding="same" if same else draw(st.sampled_from([0, 1, (2, 0)])),
+        dilation=draw(st.sampled_from([1, 2])),
+        bias=draw(st.booleans()),
+        padding_mode=draw(st.sampled_from(["zeros", "circular"])),
+    )
+
+
+@given(convolutions())
+def test_full_rank_factorisation_reproduces_the_convolution(layer: nn.Conv2d):
+    factored, kept = low_rank.by_svd(layer, min(low_rank.unrolled(layer)))
+    images = torch.randn(2, layer.in_channels, 9, 8)
+    torch.testing.assert_close(factored(images), layer(images), rtol=1e-4, atol=1e-5)
+    assert kept == pytest.approx(1.0)
+
+
+@given(inputs=sides, outputs=sides, bias=st.booleans(), seed=st.integers(0, 99))
+def test_full_rank_factorisation_reproduces_the_linear_layer(inputs: int, outputs: int, bias: bool, seed: int):
+    torch.manual_seed(seed)
+    layer = nn.Linear(inputs, outputs, bias)
+    factored, _ = low_rank.by_svd(layer, min(inputs, outputs))
+    x = torch.randn(3, 5, inputs)
+    torch.testing.assert_close(factored(x), layer(x), rtol=1e-4, atol=1e-5)
+
+
+@given(layer=convolutions(), data=st.data())
+def test_truncation_error_is_the_discarded_singular_values(layer: nn.Conv2d, data: st.DataObject):
+    rank = data.draw(st.integers(1, min(low_rank.unrolled(layer))))
+    matrix = layer.weight.detach().flatten(1)
+    singular = torch.linalg.svdvals(matrix.double())
+    u, v, kept = low_rank.truncated(layer.weight, rank)
+    error = (matrix - v @ u).double().norm()
+    torch.testing.assert_close(error, singular[rank:].norm(), rtol=1e-3, atol=1e-5)
+    assert kept == pytest.approx(float(singular[:rank].square().sum() / singular.square().sum()), rel=1e-4)
+
+
+def test_both_factors_share_the_singular_values_evenly():
+    weight = torch.randn(6, 10)
+    u, v, _ = low_rank.truncated(weight, 4)
+    singular = torch.linalg.svdvals(weight)[:4]
+    torch.testing.assert_close(u @ u.T, torch.diag(singular), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(v.T @ v, torch.diag(singular), rtol=1e-4, atol=1e-4)
+
+
+@given(convolutions())
+def test_merging_a_factored_convolution_computes_the_same(layer: nn.Conv2d):
+    factored, _ = low_rank.by_svd(layer, max(1, min(low_rank.unrolled(layer)) // 2))
+    merged = low_rank.merge(nn.Sequential(factored))[0]
+    images = torch.randn(2, layer.in_channels, 9, 8)
+    torch.testing.assert_close(merged(images), factored(images), rtol=1e-4, atol=1e-5)
+    assert repr(merged) == repr(layer)
+
+
+def test_merging_undoes_a_full_rank_factorisation_of_a_model():
+    model = TinyNet().eval()
+    before = copy.deepcopy(model)
+    low_rank.factorise(model, low_rank.choose(model, **TINY_LAYERS | {"rank_ratio": 1.0}).ranks)
+    assert sum(isinstance(module, LowRank) for module in model.modules()) == 2
+    merged = low_rank.merge(model)
+    assert merged.state_dict().keys() == before.state_dict().keys()
+    for name, tensor in before.state_dict().items():
+        torch.testing.assert_close(merged.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_everything_else_carries_over_to_the_bit():
+    model = TinyNet()
+    model(torch.randn(5, 3, 8, 8))  # the running statistics move
+    before = copy.deepcopy(model.state_dict())
+    low_rank.factorise(model, {"conv2": 3, "fc1": 2})
+    after = model.state_dict()
+    changed = {"conv2.weight", "fc1.weight", "fc1.bias"}
+    assert set(after) == set(before) - changed | {
+        "conv2.u.weight",
+        "conv2.v.weight",
+        "fc1.u.weight",
+        "fc1.v.weight",
+        "fc1.v.bias",
+    }
+    for name in set(before) - changed:
+        assert torch.equal(after[name], before[name]), name
+    assert torch.equal(after["fc1.v.bias"], before["fc1.bias"])
+    assert model.conv2.u.training
+
+
+def test_stride_padding_and_dilation_are_on_u_and_the_bias_is_on_v():
+    layer = nn.Conv2d(6, 8, 3, stride=2, padding=2, dilation=2)
+    factored = low_rank.thin(layer, 2)
+    assert repr(factored.u) == repr(nn.Conv2d(6, 2, 3, stride=2, padding=2, dilation=2, bias=False))
+    assert repr(factored.v) == repr(nn.Conv2d(2, 8, 1))
+
+
+def test_the_chain_rule_is_the_gradient_autograd_gives_the_factors():
+    layer = low_rank.thin(nn.Conv2d(4, 6, 3), 2)
+    direction = torch.randn(6, 4, 3, 3)
+    product = layer.v.weight.flatten(1) @ layer.u.weight.flatten(1)
+    (product * direction.flatten(1)).sum().backward()  # d/d(product) is the direction
+    u, v = low_rank.chain_rule(direction, layer)
+    torch.testing.assert_close(u, layer.u.weight.grad)
+    torch.testing.assert_close(v, layer.v.weight.grad)
+
+
+def test_layers_that_cannot_be_factored_are_left_alone_and_said_so():
+    class Odd(nn.Linear):
+        pass
+
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Linear(9, 1), Odd(5, 5), nn.Linear(6, 6), nn.Linear(6, 6))
+    model[4].weight = model[3].weight
+    choice = low_rank.choose(model, keep=[], first=None, rank_ratio=0.5, ranks={})
+    assert choice.ranks == {}
+    words = {"0": "groups=2", "1": "thin", "2": "Odd", "3": "shared", "4": "shared"}
+    assert choice.left.keys() == words.keys()
+    for name, word in words.items():
+        assert word in choice.left[name]
+
+
+def test_the_first_layer_the_kept_layers_and_explicit_ranks_are_honoured():
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(5)))
+    assert low_rank.choose(model, keep=["4"], first="1", rank_ratio=0.25, ranks={"2": 5}).ranks == {"1": 2, "2": 5, "3": 2}
+    assert low_rank.choose(model, keep=["[01]"], first=None, rank_ratio=0.01, ranks={}).ranks == {"2": 1, "3": 1, "4": 1}
+
+
+def test_a_factored_layer_is_not_factored_again():
+    model = TinyNet()
+    low_rank.factorise(model, {"conv2": 3})
+    assert set(low_rank.choose(model, keep=["fc2"], first=None, rank_ratio=0.5, ranks={}).ranks) == {"conv1", "fc1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rank_ratio": 0.0}, "rank_ratio=0.0"),
+        ({"rank_ratio": 1.5}, "rank_ratio=1.5"),
+        ({"first": "conv9"}, "conv9"),
+        ({"keep": ["head*"]}, "head*"),
+        ({"ranks": {"fc1": 99}}, "rank 99"),
+        ({"ranks": {"fc1": 0}}, "rank 0"),
+    ],
+)
+def test_nonsense_is_refused_by_name(changes: dict, words: str):
+    with pytest.raises(InputError, match=words.replace("*", r"\*")):
+        low_rank.choose(TinyNet(), **TINY_LAYERS | changes)

@@ -1,0 +1,70 @@
+"""Sections of a step add up to the step, by any clock."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pufferfish_bench.stopwatch import FIRST_STEPS, OTHER, Stopwatch
+
+CPU = torch.device("cpu")
+
+
+def ticking() -> Stopwatch:
+    """A stopwatch whose clock goes on by one each time it is read."""
+    return Stopwatch(device=CPU, untimed_steps=0, clock=map(float, itertools.count()).__next__)
+
+
+def test_every_tick_of_a_step_is_in_one_section():
+    watch = ticking()
+    with watch.step():  # tick 0
+        with watch("a"):  # ticks 1, 2
+            pass
+        with watch("b"):  # ticks 3, 4
+            pass
+        with watch("a"):  # ticks 5, 6
+            pass
+    assert watch.take() == ({"a": 2.0, "b": 1.0, OTHER: 4.0}, 1)  # tick 7 ends the step
+    assert watch.take() == ({}, 0)
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=5), max_size=8), st.integers(0, 4))
+def test_sections_add_up_to_the_steps_and_the_first_steps_stay_apart(steps: list[list[str]], untimed: int):
+    watch = ticking()
+    watch.untimed_steps = untimed
+    watch.phase_started()
+    for sections in steps:
+        with watch.step():
+            for section in sections:
+                with watch(section):
+                    pass
+    seconds, timed = watch.take()
+    durations = [2 * len(sections) + 1 for sections in steps]
+    assert sum(seconds.values()) == sum(durations)
+    assert seconds.get(FIRST_STEPS, 0) == sum(durations[:untimed])
+    assert timed == max(0, len(steps) - untimed)
+
+
+def test_sections_do_not_nest():
+    watch = ticking()
+    with pytest.raises(RuntimeError, match="do not nest"), watch("a"), watch("b"):
+        pass
+
+
+def test_what_was_measured_survives_a_stop():
+    watch, later = ticking(), ticking()
+    with watch.step(), watch("a"):
+        pass
+    later.load_state_dict(watch.state_dict())
+    assert later.take() == watch.take()
+
+
+def test_timing_draws_no_randomness():
+    before = torch.get_rng_state()
+    watch = ticking()
+    with watch.step(), watch("a"):
+        pass
+    watch.take()
+    assert torch.equal(torch.get_rng_state(), before)

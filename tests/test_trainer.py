@@ -1,0 +1,266 @@
+"""The laws of the loop, on the smallest net that has one of everything."""
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pufferfish_bench import low_rank, optimizers, schedules
+from pufferfish_bench.checkpoints import Checkpoints, fingerprint
+from pufferfish_bench.core import Method, Observer, Phase, Reducer, Run
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.methods.pufferfish import Pufferfish
+from pufferfish_bench.observers import Recorder
+from pufferfish_bench.precision import FullPrecision
+from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
+from pufferfish_bench.trainer import Stopped, Trainer
+from pufferfish_bench.world import World
+from tests.conftest import TINY_LAYERS, TinyNet, tiny_task
+
+EPOCHS_TRAINED, STEPS = 4, 7  # 50 images in batches of 8
+MEASURED = ("seconds", "evaluation", "peak_memory", "timed_steps")  # columns that no two runs have in common
+
+METHODS = {
+    "vanilla": Method,
+    "pufferfish": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="fresh", layers=TINY_LAYERS),
+    "carry": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="carry", layers=TINY_LAYERS),
+    "hybrid": partial(Pufferfish, warmup_epochs=0, start="random", momentum="fresh", layers=TINY_LAYERS),
+}
+
+
+class StopAfter(Observer):
+    """Wishes to stop once so many steps are done."""
+
+    def __init__(self, steps: int | None):
+        self.left = steps
+
+    def step_ended(self, run: Run) -> None:
+        self.left = None if self.left is None else self.left - 1
+
+    def requested(self) -> bool:
+        return self.left == 0
+
+
+def train(
+    directory: Path, method: Method, *, stop_after: int | None = None, observers: list[Observer] = (), **changes: Any
+) -> Run:
+    torch.manual_seed(5)
+    model, stop = TinyNet(), StopAfter(stop_after)
+    settings = {
+        "method": method,
+        "epochs": EPOCHS_TRAINED,
+        "seed": 5,
+        "optimizer": partial(optimizers.sgd, momentum=0.9, nesterov=False, weight_decay=1e-4, decay_vectors=True),
+        "reducer": Reducer,
+        "schedule": partial(schedules.steps, learning_rate=0.05, milestones=[3], factor=0.1),
+        "precision": FullPrecision(),
+        "wrap": lambda module: module,
+        "untimed_steps": 2,
+        "checkpoints": Checkpoints(directory=directory / "checkpoints", warn=print),
+        "checkpoint_every": 1,
+        "observers": [stop, Recorder(directory=directory, manifest={}), *observers],
+        "stop_requested": stop.requested,
+    } | changes
+    world = World(rank=0, size=1, device=torch.device("cpu"))
+    return Trainer(**settings).fit(world=world, task=tiny_task(), model=model)
+
+
+def record(directory: Path) -> list[dict[str, Any]]:
+    """The rows without what a clock or a memory meter measured."""
+    rows = read_rows(directory / EPOCHS)
+    return [{key: value for key, value in row.items() if not key.startswith(MEASURED)} for row in rows]
+
+
+def structure(run: Run) -> list[dict[str, Any]]:
+    """What the surgeries did, without the time it took."""
+    return [{**done, "seconds": None, "layers": list(done["layers"])} for done in run.operations if done]
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run, Path]:
+    directory = tmp_path_factory.mktemp(request.param)
+    return request.param, train(directory, METHODS[request.param]()), directory
+
+
+@pytest.mark.parametrize("stop_after", range(1, EPOCHS_TRAINED * STEPS))
+def test_a_run_stopped_at_any_step_and_resumed_is_the_uninterrupted_run(uninterrupted, stop_after: int, tmp_path: Path):
+    name, whole, directory = uninterrupted
+    with pytest.raises(Stopped):
+        train(tmp_path, METHODS[name](), stop_after=stop_after)
+    resumed = train(tmp_path, METHODS[name]())
+    assert fingerprint(resumed.model) == fingerprint(whole.model)
+    assert record(tmp_path) == record(directory)
+    operations = [
+        [{**done, "seconds": 0, "layers": list(done["layers"])} for done in run.operations if done] for run in (whole, resumed)
+    ]
+    assert operations[0] == operations[1]
+
+
+@pytest.mark.parametrize("checkpoint_every", [1, 2, 3])
+@pytest.mark.parametrize("killed_in", range(EPOCHS_TRAINED))
+def test_a_run_that_died_goes_on_from_its_last_checkpoint(uninterrupted, killed_in: int, checkpoint_every: int, tmp_path: Path):
+    class Death(Observer):
+        def step_ended(self, run: Run) -> None:
+            if run.epoch == killed_in and run.step == 3:
+                raise SystemExit
+
+    name, whole, directory = uninterrupted
+    with pytest.raises(SystemExit):
+        train(tmp_path, METHODS[name](), observers=[Death()], checkpoint_every=checkpoint_every)
+    resumed = train(tmp_path, METHODS[name](), checkpoint_every=checkpoint_every)
+    assert fingerprint(resumed.model) == fingerprint(whole.model)
+    assert record(tmp_path) == record(directory)
+
+
+def test_the_model_before_the_switch_is_the_vanilla_model(tmp_path: Path):
+    seen = {}
+
+    class Look(Observer):
+        def epoch_ended(self, run: Run, row: dict[str, Any]) -> None:
+            seen.setdefault(row["epoch"], []).append(row["loss"])
+
+    train(tmp_path / "a", METHODS["vanilla"](), observers=[Look()])
+    train(tmp_path / "b", METHODS["pufferfish"](), observers=[Look()])
+    assert [len(set(losses)) for losses in seen.values()] == [1, 1, 2, 2]
+
+
+def test_the_switch_puts_the_svd_of_the_warmed_up_weights_in_place(tmp_path: Path):
+    before: dict[str, torch.Tensor] = {}
+
+    class Look(Observer):
+        def epoch_ended(self, run: Run, row: dict[str, Any]) -> None:
+            if row["epoch"] == 1:
+                before.update({name: tensor.clone() for name, tensor in run.model.state_dict().items()})
+
+        def phase_started(self, run: Run) -> None:
+            if run.phase.name != "low_rank":
+                return
+            for name in ("conv2", "fc1"):
+                layer = run.model.get_submodule(name)
+                u, v, energy = low_rank.truncated(before[f"{name}.weight"], layer.u.weight.shape[0])
+                assert torch.equal(layer.u.weight.flatten(1), u)
+                assert torch.equal(layer.v.weight.flatten(1), v)
+                assert run.operations[-1]["layers"][name]["energy"] == energy
+            assert torch.equal(run.model.norm.running_var, before["norm.running_var"])
+            assert not run.optimizer.state  # fresh
+
+    run = train(tmp_path, METHODS["pufferfish"](), observers=[Look()])
+    assert before
+    switch = read_json(tmp_path / RUN)["operations"]
+    assert [operation["phase"] for operation in switch] == ["low_rank"]
+    assert list(switch[0]["layers"]) == ["conv2", "fc1"]
+    assert all(set(done) == {"rank", "energy", "seconds"} for done in switch[0]["layers"].values())
+    assert switch[0]["seconds"] >= sum(done["seconds"] for done in switch[0]["layers"].values()) > 0
+    assert run.parameters == sum(parameter.numel() for parameter in run.model.parameters())
+
+
+def test_carried_momentum_is_the_old_momentum_seen_from_the_new_parameters(tmp_path: Path):
+    momenta: dict[str, torch.Tensor] = {}
+
+    class Look(Observer):
+        def epoch_ended(self, run: Run, row: dict[str, Any]) -> None:
+            if row["epoch"] == 1:
+                state = run.optimizer.state
+                momenta.update({name: state[p]["momentum_buffer"].clone() for name, p in run.model.named_parameters()})
+
+        def phase_started(self, run: Run) -> None:
+            if run.phase.name != "low_rank":
+                return
+            now = {name: run.optimizer.state[p]["momentum_buffer"] for name, p in run.model.named_parameters()}
+            for name in ("conv1.weight", "conv1.bias", "norm.weight", "norm.bias", "fc2.weight", "fc2.bias"):
+                assert torch.equal(now.pop(name), momenta[name])
+            assert torch.equal(now.pop("fc1.v.bias"), momenta["fc1.bias"])
+            for name in ("conv2", "fc1"):
+                u, v = low_rank.chain_rule(momenta[f"{name}.weight"], run.model.get_submodule(name))
+                assert torch.equal(now.pop(f"{name}.u.weight"), u)
+                assert torch.equal(now.pop(f"{name}.v.weight"), v)
+            assert not now
+
+    train(tmp_path, METHODS["carry"](), observers=[Look()])
+    assert momenta
+
+
+def test_the_sections_of_an_epoch_add_up_to_its_seconds(tmp_path: Path):
+    train(tmp_path, METHODS["pufferfish"]())
+    for row in read_rows(tmp_path / EPOCHS):
+        sections = {key: value for key, value in row.items() if key.startswith("seconds_")}
+        assert sum(sections.values()) == pytest.approx(row["seconds"], rel=1e-9)
+        assert sections.keys() >= {f"seconds_{name}" for name in ("data", "forward", "backward", "step", "method", "other")}
+        first = row["epoch"] in (0, 2)  # the first epoch of a phase
+        assert ("seconds_first_steps" in sections) == first
+        assert row["timed_steps"] == STEPS - 2 * first
+
+
+def test_the_learning_rate_of_every_step_is_the_schedule_of_the_clock(tmp_path: Path):
+    seen = []
+
+    class Look(Observer):
+        def step_ended(self, run: Run) -> None:
+            seen.append({group["lr"] for group in run.optimizer.param_groups})
+
+    train(
+        tmp_path,
+        METHODS["pufferfish"](),
+        observers=[Look()],
+        schedule=lambda clock: 1e-3 * (1 + clock.epoch * clock.steps + clock.step),
+    )
+    assert seen == [{1e-3 * (1 + step)} for step in range(EPOCHS_TRAINED * STEPS)]
+
+
+def test_a_non_finite_loss_names_the_step_and_keeps_the_last_good_checkpoint(tmp_path: Path):
+    class Poison(Method):
+        def after_step(self, run: Run) -> None:
+            if (run.epoch, run.step) == (2, 3):
+                run.model.fc2.bias.data.fill_(math.nan)
+
+    with pytest.raises(InputError, match=r"step 4 of epoch 2 .*learning_rate.*epoch00002-step0000000"):
+        train(tmp_path, Poison())
+    state = Checkpoints(directory=tmp_path / "checkpoints", warn=print).load()
+    assert all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_a_phase_can_end_early_and_that_too_survives_a_stop(tmp_path: Path):
+    class Early(Method):
+        def plan(self, epochs: int) -> list[Phase]:
+            return [Phase("search", range(epochs), until=lambda run: run.epoch >= 2), Phase("rest", range(epochs))]
+
+    whole = train(tmp_path / "whole", Early())
+    assert [row["phase"] for row in record(tmp_path / "whole")] == ["search", "search", "rest", "rest"]
+    for stop_after in (13, 14, 15):  # before, at and after the end of the search
+        directory = tmp_path / str(stop_after)
+        with pytest.raises(Stopped):
+            train(directory, Early(), stop_after=stop_after)
+        assert fingerprint(train(directory, Early()).model) == fingerprint(whole.model)
+        assert record(directory) == record(tmp_path / "whole")
+
+
+def test_observers_do_not_change_the_run(tmp_path: Path):
+    assert fingerprint(train(tmp_path / "a", Method(), untimed_steps=0).model) == fingerprint(
+        train(tmp_path / "b", Method(), observers=[Observer()], untimed_steps=5, checkpoint_every=3).model
+    )
+
+
+def test_another_seed_is_another_run(tmp_path: Path):
+    assert fingerprint(train(tmp_path / "a", Method()).model) != fingerprint(train(tmp_path / "b", Method(), seed=6).model)
+
+
+def test_the_wrapped_module_is_what_is_called_and_it_is_wrapped_again_after_the_switch(tmp_path: Path):
+    wrapped: list[str] = []
+
+    class Wrapper(nn.Module):
+        def __init__(self, inner: nn.Module):
+            super().__init__()
+            self.inner, self.calls = inner, 0
+            wrapped.append(fingerprint(inner))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return self.inner(images)
+
+    run = train(tmp_path, METHODS["pufferfish"](), wrap=Wrapper)
+    assert len(set(wrapped)) == 2
+    assert run.module.calls == 2 * (STEPS + 4)  # two epochs of steps and of four test batches
