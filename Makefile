@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+# a miniature ResNet-18 on 4,000 embedded images: long enough to learn, short enough to wait for
+DEMO := model=resnet18 profile=smoke epochs=8 warmup_epochs=2 schedule.milestones=[5,7] dataset.train_images=4000
 
 .PHONY: help demo test lint format clean
 
@@ -9,9 +11,9 @@ help:  ## this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(INSTALLED)  ## train a miniature ResNet-18, vanilla and Pufferfish, on embedded images; under 3 minutes
-	@$(BIN)/pufferfish-run model=resnet18 method=vanilla profile=smoke run_root=results/runs/demo
-	@$(BIN)/pufferfish-run model=resnet18 method=pufferfish profile=smoke run_root=results/runs/demo
-	@$(BIN)/python -m pufferfish_bench.report.compare results/runs/demo/*
+	@$(BIN)/pufferfish-run method=vanilla run_dir=results/runs/demo/vanilla $(DEMO)
+	@$(BIN)/pufferfish-run method=pufferfish run_dir=results/runs/demo/pufferfish $(DEMO)
+	@$(BIN)/python -m pufferfish_bench.report.compare results/runs/demo/vanilla results/runs/demo/pufferfish
 
 test: $(INSTALLED)  ## all tests; PUFFERFISH_DATA=DIR adds those on real data
 	$(BIN)/pytest

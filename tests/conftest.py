@@ -17,7 +17,9 @@ from pufferfish_bench.tasks.images import Images
 hypothesis.settings.register_profile("project", deadline=None, max_examples=40, derandomize=True)
 hypothesis.settings.load_profile("project")
 
-torch.set_num_threads(1)  # the nets are tiny: a second thread would only wait for a core
+# The nets are tiny: a second thread would only wait for a core, in this process and in those that it starts.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 REPOSITORY = Path(__file__).parents[1]
 Command = Callable[..., subprocess.CompletedProcess]

@@ -48,6 +48,8 @@ class StopAfter(Observer):
 def train(
     directory: Path, method: Method, *, stop_after: int | None = None, observers: list[Observer] = (), **changes: Any
 ) -> Run:
+    """Train TinyNet in `directory`, or go on with it, or stop after some steps."""
+    directory.mkdir(exist_ok=True)
     torch.manual_seed(5)
     model, stop = TinyNet(), StopAfter(stop_after)
     settings = {

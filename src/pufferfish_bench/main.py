@@ -146,28 +146,31 @@ def train(config: DictConfig) -> None:
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
 
-    directory.mkdir(parents=True, exist_ok=True)
+    method.check(model)
+
+    interrupts = Interrupts(say=complain)
     manifest = {"settings": settings, **environment(world.device), "world_size": world.size}
-    with run_directory.alone(directory), Interrupts(say=complain) as interrupts:
-        trainer = Trainer(
-            method=method,
-            epochs=config.epochs,
-            seed=config.seed,
-            optimizer=instantiate(config.optimizer),
-            reducer=Reducer,
-            schedule=schedule,
-            precision=precision,
-            wrap=torch.compile if config.compile else lambda module: module,
-            untimed_steps=config.untimed_steps,
-            checkpoints=Checkpoints(directory=directory / "checkpoints", warn=complain),
-            checkpoint_every=config.checkpoint_every,
-            observers=[
-                Recorder(directory=directory, manifest=manifest),
-                TensorBoard(directory=directory / "tensorboard"),
-                Terminal(console=console, directory=directory),
-            ],
-            stop_requested=interrupts.requested,
-        )
+    trainer = Trainer(
+        method=method,
+        epochs=config.epochs,
+        seed=config.seed,
+        optimizer=instantiate(config.optimizer),
+        reducer=Reducer,
+        schedule=schedule,
+        precision=precision,
+        wrap=torch.compile if config.compile else lambda module: module,
+        untimed_steps=config.untimed_steps,
+        checkpoints=Checkpoints(directory=directory / "checkpoints", warn=complain),
+        checkpoint_every=config.checkpoint_every,
+        observers=[
+            Recorder(directory=directory, manifest=manifest),
+            TensorBoard(directory=directory / "tensorboard"),
+            Terminal(console=console, directory=directory),
+        ],
+        stop_requested=interrupts.requested,
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    with run_directory.alone(directory), interrupts:
         try:
             trainer.fit(world=world, task=task, model=model)
         except Stopped:
@@ -217,7 +220,7 @@ def explain(error: BaseException) -> str | None:
     while cause is not None:  # Hydra wraps what a constructor raised
         if isinstance(cause, InputError):
             return str(cause)
-        if isinstance(cause, OSError):
+        if isinstance(cause, OSError) and not isinstance(cause, HydraException):  # Hydra's "not found" is both
             return DISK.get(cause.errno) and f"{DISK[cause.errno]}: {cause.filename or cause.strerror}"
         cause = cause.__cause__
     return str(error).split("\nConfig search path")[0]

@@ -16,9 +16,9 @@ from pufferfish_bench.errors import InputError
 # announces instructions (AMX, for one) which it then does not execute.
 BFLOAT16_CONVOLUTION = """
 import torch
-images = torch.randn(4, 16, 16, 16, requires_grad=True)
+images = torch.randn(16, 64, 16, 16, requires_grad=True)
 with torch.autocast("cpu", dtype=torch.bfloat16):
-    torch.nn.Conv2d(16, 32, 3)(images).float().sum().backward()
+    torch.nn.Conv2d(64, 64, 3)(images).float().sum().backward()
 """
 INSTRUCTION_SETS = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")  # limits for oneDNN, the mildest first
 LIMIT = "ONEDNN_MAX_CPU_ISA"

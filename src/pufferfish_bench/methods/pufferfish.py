@@ -31,6 +31,9 @@ class Pufferfish(Method):
         phases = [Phase("warmup", range(warmup))] if warmup else []
         return [*phases, Phase("low_rank", range(warmup, epochs), enter=self.factorise)]
 
+    def check(self, model: nn.Module) -> None:
+        low_rank.choose(model, **self.factorise.layers)
+
 
 class FactoriseBySVD(Surgery):
     """Puts the truncated SVD of each chosen layer in its place."""

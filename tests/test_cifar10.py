@@ -1,0 +1,65 @@
+"""CIFAR-10 from its real files, and every way in which they may not be there."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.tasks.cifar10 import MEAN, STD, cifar10
+
+SETTINGS = {
+    "fetch": False, "mirrors": [], "train_images": None, "classes": 10, "batch_size": 128, "test_batch_size": 300, "seed": 1,
+    "device": torch.device("cpu"),
+}  # fmt: skip
+
+
+def test_the_real_files_give_the_images_everybody_has(data_root: Path):
+    task = cifar10(root=str(data_root), **SETTINGS)
+    assert task.train_images.shape == (50_000, 3, 32, 32)
+    assert task.test_images.shape == (10_000, 3, 32, 32)
+    assert task.train_labels.bincount().tolist() == [5000] * 10
+    assert task.steps(0) == 391
+    # the first image: a frog, with the pixels that everybody has there
+    assert task.train_labels[0] == 6
+    assert task.train_images[0, :, 0, 0].tolist() == [59, 62, 63]
+    # the constants are the mean and the spread of these very images
+    for channel in range(3):
+        pixels = task.train_images[:, channel].float() / 255
+        assert float(pixels.mean()) == pytest.approx(MEAN[channel], abs=1e-3)
+        assert float(pixels.std()) == pytest.approx(STD[channel], abs=1e-3)
+
+
+def test_a_share_of_the_images_is_the_first_ones(data_root: Path):
+    whole, part = (cifar10(root=str(data_root), **SETTINGS | {"train_images": count}) for count in (None, 300))
+    assert torch.equal(part.train_images, whole.train_images[:300])
+    assert torch.equal(part.test_labels, whole.test_labels)
+    with pytest.raises(InputError, match="train_images=50001"):
+        cifar10(root=str(data_root), **SETTINGS | {"train_images": 50_001})
+
+
+def test_missing_data_says_what_was_looked_for_how_to_get_it_and_what_to_use_instead(tmp_path: Path):
+    with pytest.raises(InputError) as error:
+        cifar10(root=str(tmp_path), **SETTINGS)
+    for words in (str(tmp_path), "data_batch_1 is missing", "data_root=", "download=true", "dataset=synthetic_images"):
+        assert words in str(error.value)
+
+
+def test_a_damaged_file_is_named(data_root: Path, tmp_path: Path):
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for file in (data_root / "cifar-10-batches-py").iterdir():
+        os.symlink(file.resolve(), folder / file.name)
+    meta = folder / "batches.meta"
+    content = bytearray(meta.read_bytes())
+    content[40] ^= 1
+    meta.unlink()
+    meta.write_bytes(content)
+    with pytest.raises(InputError, match=r"batches\.meta is damaged") as error:
+        cifar10(root=str(tmp_path), **SETTINGS)
+    assert "missing" not in str(error.value)
+
+
+def test_the_constants_are_the_papers():
+    assert [round(255 * value, 1) for value in (*MEAN, *STD)] == [125.3, 123.0, 113.9, 63.0, 62.1, 66.7]

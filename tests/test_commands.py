@@ -1,0 +1,278 @@
+"""The commands as a user meets them: real processes, real signals, real files."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pufferfish_bench import checkpoints
+from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
+from tests.conftest import REPOSITORY, Command
+
+# Small enough for a second, long enough to be killed in the middle: 4 epochs of 25 steps.
+SMALL = ("profile=smoke", "model.width=0.05", "dataset.train_images=400", "dataset.test_images=50", "batch_size=16")
+QUICK = (*SMALL, "run_dir=run")
+METHODS = sorted(path.stem for path in (REPOSITORY / "conf" / "method").glob("*.yaml"))
+MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
+
+
+def final_state(directory: Path) -> dict[str, Any]:
+    return checkpoints.read(sorted((directory / "checkpoints").glob("*.pt"))[-1])
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Equal weights to the bit, equal records but for what was measured."""
+    weights, others = (final_state(directory)["model"] for directory in (one, other))
+    assert weights.keys() == others.keys()
+    assert all(torch.equal(tensor, others[name]) for name, tensor in weights.items())
+    measured = ("seconds", "evaluation", "peak_memory", "timed_steps")
+    rows, other_rows = (
+        [{key: value for key, value in row.items() if not key.startswith(measured)} for row in read_rows(directory / EPOCHS)]
+        for directory in (one, other)
+    )
+    assert rows == other_rows
+
+
+def interrupt(
+    words: list[str], directory: Path, number: int, ready: Callable[[], bool], **options: Any
+) -> subprocess.CompletedProcess:
+    """Start a run, send it a signal once `ready`, and wait for its end."""
+    process = subprocess.Popen(words, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    while not ready():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_on_embedded_data_and_leaves_its_files(command: Command, tmp_path: Path, method: str):
+    finished = command(f"method={method}", *QUICK)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr == ""
+    assert finished.stdout.count("\nepoch ") == 4
+    assert "files:    run" in finished.stdout
+    rows, record = read_rows(tmp_path / "run" / EPOCHS), read_json(tmp_path / "run" / RUN)
+    assert [row["epoch"] for row in rows] == [0, 1, 2, 3]
+    figures = {"loss", "test_accuracy", "learning_rate", "bytes_sent", "seconds", "parameters", "macs", "peak_memory"}
+    assert {"phase"} | figures <= rows[0].keys()
+    assert record["settings"]["method"]["_target_"]
+    assert record["summary"]["parameters"] == rows[-1]["parameters"]
+    assert {"commit", "dirty", "versions", "hardware", "world_size", "plan", "started", "finished"} <= record.keys()
+    assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_runs_with_pufferfish(command: Command, tmp_path: Path, model: str):
+    finished = command(f"model={model}", "method=pufferfish", *QUICK, "epochs=2")
+    assert finished.returncode == 0, finished.stderr
+    operation = read_json(tmp_path / "run" / RUN)["operations"][0]
+    assert operation["layers"]
+    assert all(0 < layer["energy"] <= 1 + 1e-6 for layer in operation["layers"].values())
+    assert [row["phase"] for row in read_rows(tmp_path / "run" / EPOCHS)] == ["warmup", "low_rank"]
+
+
+@pytest.mark.parametrize("rows_written", [0, 1, 3])  # in the warm-up, after the switch, at the end
+def test_a_run_killed_in_the_middle_goes_on_to_the_same_end(command: Command, arguments, tmp_path: Path, rows_written: int):
+    settings = ("method=pufferfish", *SMALL, "warmup_epochs=1")
+    assert command(*settings, "run_dir=whole").returncode == 0
+    words = arguments(*settings, "run_dir=killed")
+    events = tmp_path / "killed" / "tensorboard"
+    killed = interrupt(
+        words, tmp_path, signal.SIGKILL, lambda: events.exists() and len(read_rows(tmp_path / "killed" / EPOCHS)) >= rows_written
+    )
+    assert killed.returncode == -signal.SIGKILL
+    finished = command(*settings, "run_dir=killed")
+    assert finished.returncode == 0, finished.stderr
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_a_checkpoint_and_a_resume_makes_the_run_whole(command: Command, arguments, tmp_path: Path, number: int):
+    settings = ("method=pufferfish", *SMALL, "checkpoint_every=4")
+    assert command(*settings, "run_dir=whole").returncode == 0
+    words = arguments(*settings, "run_dir=stopped")
+    stopped = interrupt(words, tmp_path, number, lambda: len(read_rows(tmp_path / "stopped" / EPOCHS)) >= 1)
+    assert stopped.returncode == 128 + number
+    assert "Traceback" not in stopped.stderr
+    assert "the same command goes on" in stopped.stdout
+    saved = final_state(tmp_path / "stopped")
+    assert saved["epoch"] >= 1
+    assert saved["step"] >= 1
+    finished = command(*settings, "run_dir=stopped")
+    assert f"resuming at epoch {saved['epoch']}, step {saved['step']}" in finished.stdout
+    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+    assert [entry["step"] for entry in read_json(tmp_path / "stopped" / RUN)["resumed"]] == [saved["step"]]
+
+
+def test_a_finished_run_says_so_at_once_and_changes_nothing(command: Command, tmp_path: Path):
+    command(*QUICK)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    finished = command(*QUICK)
+    assert finished.returncode == 0
+    assert "finished: test_accuracy" in finished.stdout
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+
+
+def test_the_directory_is_the_settings_and_not_the_places(command: Command, tmp_path: Path):
+    elsewhere = ("checkpoint_every=2", "device=cpu", "data_root=elsewhere")
+    names = []
+    for overrides in ((), elsewhere, ("seed=2",), ("schedule.learning_rate=0.2",)):
+        printed = command(*SMALL, *overrides, "epochs=1").stdout
+        names.append(printed.splitlines()[0].split("->")[1].strip())
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+    for name in names:
+        assert name.startswith("results/runs/resnet18-synthetic_images-vanilla-smoke-seed")
+        assert (tmp_path / name / RUN).exists()
+
+
+def test_a_directory_with_other_settings_is_refused_with_the_difference(command: Command):
+    command(*QUICK, "epochs=1")
+    refused = command(*QUICK, "epochs=2", "schedule.learning_rate=0.2")
+    assert refused.returncode == 2
+    assert "epochs: 1 -> 2" in refused.stderr
+    assert "schedule.learning_rate: 0.1 -> 0.2" in refused.stderr
+
+
+def test_two_processes_do_not_write_one_run(command: Command, arguments, tmp_path: Path):
+    slow = (*SMALL, "run_dir=run", "epochs=200", "schedule.milestones=[100]")
+    process = subprocess.Popen(arguments(*slow), cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        while not read_rows(tmp_path / "run" / EPOCHS):
+            assert process.poll() is None
+            time.sleep(0.01)
+        refused = command(*slow)
+    finally:
+        process.kill()
+        process.wait()
+    assert refused.returncode == 2
+    assert "another process" in refused.stderr
+
+
+def test_a_damaged_checkpoint_is_named_and_the_run_still_ends_the_same(command: Command, tmp_path: Path):
+    settings = ("method=pufferfish", *SMALL)
+    command(*settings, "run_dir=whole")
+    command(*settings, "run_dir=run")
+    record = read_json(tmp_path / "run" / RUN)
+    del record["finished"], record["summary"]  # as if it had been killed at its very end
+    (tmp_path / "run" / RUN).write_text(json.dumps(record))
+    newest = sorted((tmp_path / "run" / "checkpoints").glob("*.pt"))[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    finished = command(*settings, "run_dir=run")
+    assert finished.returncode == 0
+    assert newest.name in finished.stderr
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("model=alexnet",), ["alexnet", "resnet18", "vgg11", "vgg19", "vgg19_lth"]),
+        (("method=magic",), ["magic", "vanilla", "pufferfish"]),
+        (("dataset=mnist",), ["mnist", "cifar10", "synthetic_images"]),
+        (("profile=fast",), ["fast", "paper", "cpu", "smoke"]),
+        (("precision=fp8",), ["fp8", "fp32", "amp"]),
+        (("epoch=3",), ["epoch"]),
+        (("epochs=three",), ["three", "epochs"]),
+        (("epochs=0",), ["epochs=0"]),
+        (("batch_size=0",), ["batch_size=0"]),
+        (("seed=-1",), ["seed=-1"]),
+        (("checkpoint_every=0",), ["checkpoint_every=0"]),
+        (("device=tpu",), ["device=tpu", "cpu", "cuda"]),
+        (("model.width=wide",), ["wide"]),
+        (("model.hight=2",), ["hight"]),
+        (("method=pufferfish", "warmup_epochs=4"), ["warmup_epochs=4", "epochs=4"]),
+        (("method=pufferfish", "method.start=frozen"), ["frozen", "svd", "random"]),
+        (("method=pufferfish", "method.momentum=keep"), ["keep", "fresh", "carry"]),
+        (("method=pufferfish", "model.low_rank.rank_ratio=0"), ["rank_ratio=0", "(0, 1]"]),
+        (("method=pufferfish", "model.low_rank.rank_ratio=1.2"), ["rank_ratio=1.2"]),
+        (("method=pufferfish", "model.low_rank.first=layer9"), ["layer9", "layer1.0.conv1"]),
+        (("dataset=cifar10", "data_root=nowhere"), ["nowhere", "data_batch_1", "download=true", "synthetic_images"]),
+        (("schedule.learning_rate=1e30",), ["not finite", "step", "learning_rate"]),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_code_2(command: Command, tmp_path: Path, overrides: tuple[str, ...], words: list[str]):
+    refused = command(*QUICK, *overrides)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: ")
+    assert "Traceback" not in refused.stderr
+    for word in words:
+        assert word in refused.stderr
+    if "not finite" not in words:
+        assert list(tmp_path.iterdir()) == []  # a refused command leaves no litter
+
+
+def test_the_traceback_is_there_for_those_who_ask(command: Command):
+    assert "Traceback" in command(*QUICK, "epochs=0", environment={"HYDRA_FULL_ERROR": "1"}).stderr
+
+
+def test_a_full_disk_gets_a_sentence(command: Command, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").symlink_to("/dev/null")
+    (tmp_path / "run" / (RUN + ".part")).symlink_to("/dev/full")
+    refused = command(*QUICK)
+    assert refused.returncode == 2
+    assert "the disk is full" in refused.stderr
+
+
+@pytest.mark.parametrize("flags", [["--help"], ["--cfg", "job"], ["model=nonsense"]])
+def test_help_config_and_mistakes_do_not_wait_for_torch(flags: list[str], tmp_path: Path):
+    program = (
+        "import sys\nfrom pufferfish_bench.main import run\n"
+        "try:\n    run()\nexcept SystemExit:\n    pass\nfinally:\n    sys.exit('torch' in sys.modules)"
+    )
+    finished = subprocess.run([sys.executable, "-c", program, *flags], cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout or finished.stderr
+
+
+def test_a_terminal_shows_progress_and_a_pipe_does_not(command: Command, arguments, tmp_path: Path):
+    assert "\x1b" not in command(*QUICK, "run_dir=piped").stdout
+    leader, follower = pty.openpty()
+    words, environment = arguments(*SMALL, "run_dir=shown"), os.environ | {"TERM": "xterm"}
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(leader, 65536)
+        except OSError:  # the other end is closed: the process has ended
+            break
+    assert process.wait() == 0
+    for words in (b"steps/s", b"loss", b"/100"):
+        assert words in shown
+
+
+def test_amp_trains_through_the_switch(command: Command, tmp_path: Path):
+    finished = command("method=pufferfish", "precision=amp", *QUICK)
+    assert finished.returncode == 0, finished.stderr
+    assert all(torch.isfinite(tensor).all() for tensor in final_state(tmp_path / "run")["model"].values())
+
+
+def test_a_sweep_makes_one_run_each(command: Command, tmp_path: Path):
+    finished = command("--multirun", *SMALL, "epochs=1", "seed=1,2")
+    assert finished.returncode == 0, finished.stderr
+    assert len(list((tmp_path / "results" / "runs").iterdir())) == 2
+
+
+def test_runs_are_compared_in_a_table(command: Command, tmp_path: Path):
+    for method in ("vanilla", "pufferfish"):
+        command(f"method={method}", *SMALL, f"run_dir=runs/{method}")
+    words = [sys.executable, "-m", "pufferfish_bench.report.compare", "runs/vanilla", "runs/pufferfish"]
+    table = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert table.returncode == 0, table.stderr
+    for method in ("vanilla", "pufferfish"):
+        summary = read_json(tmp_path / "runs" / method / RUN)["summary"]
+        assert f"{summary['parameters']:,}" in table.stdout
+        assert f"files: runs/{method}" in table.stdout

@@ -1,0 +1,89 @@
+"""The paper's counts to the unit, for every model it gives a count of."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from pufferfish_bench import counting
+from pufferfish_bench.report.describe import paper_numbers
+from tests.conftest import REPOSITORY
+
+MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
+
+
+def described(*overrides: str) -> dict:
+    program = "from pufferfish_bench.main import describe; describe()"
+    finished = subprocess.run([sys.executable, "-c", program, "json=true", *overrides], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def description(request: pytest.FixtureRequest) -> dict:
+    return described(f"model={request.param}")
+
+
+def test_parameters_and_macs_are_the_papers_to_the_unit(description: dict):
+    paper = paper_numbers()["models"][description["model"]]
+    compared = 0
+    for net, numbers in paper.items():
+        total = description["totals"][net]
+        assert total["parameters"] == numbers["params"]
+        if "macs_exact" in numbers:
+            assert total["macs_as_in_paper"] == numbers["macs_exact"]
+        if "macs" in numbers:
+            assert f"{total['macs_as_in_paper'] / 1e9:.2f}" == f"{numbers['macs'] / 1e9:.2f}"
+        compared += 1
+    assert compared >= 2
+
+
+def test_the_layers_add_up_to_the_totals(description: dict):
+    for suffix, net in (("", "vanilla"), ("_hybrid", "hybrid")):
+        for figure in ("parameters", "macs"):
+            assert sum(row[figure + suffix] for row in description["layers"]) == description["totals"][net][figure]
+
+
+def test_every_rank_follows_the_one_rule(description: dict):
+    for row in description["layers"]:
+        if row["rank"]:
+            out, *inputs = row["shape"]
+            assert row["rank"] == int(min(out, torch.Size(inputs).numel()) / 4)
+
+
+def test_a_miniature_is_described_without_the_papers_numbers():
+    totals = described("model=resnet18", "profile=cpu")["totals"]
+    assert totals["vanilla"]["parameters"] < 11_173_834 / 50
+    assert all(not total["paper"] for total in totals.values())
+
+
+def test_the_stem_norm_is_an_option():
+    assert described("model=resnet18", "model.stem_norm=true")["totals"]["vanilla"]["parameters"] == 11_173_834 + 2 * 64
+
+
+def test_macs_of_a_convolution_and_a_product_are_their_formulas():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 25, 7))
+    image = torch.zeros(1, 3, 10, 10)
+    convolution, product = 9 * 3 * 8 * 25, 8 * 25 * 7
+    counted = counting.macs(model, image)
+    assert (counted["0"], counted["3"], counted[""]) == (convolution, product, convolution + product)
+    assert counting.macs_as_in_paper(model, image) == convolution + 8 * 25 + 8 * 25 + product  # the bias, the ReLU
+
+
+def test_counting_leaves_the_model_as_it_was():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    counting.macs(model, torch.randn(1, 3, 8, 8))
+    counting.macs_as_in_paper(model, torch.randn(1, 3, 8, 8))
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_shared_parameter_counts_once():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    assert counting.parameters(model) == 16

@@ -1,0 +1,44 @@
+"""Learning rates over whole runs, as the recipes have them, and what the optimizers decay."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from torch import nn
+
+from pufferfish_bench import main, optimizers
+from pufferfish_bench.schedules import Clock
+
+
+def trace(*overrides: str) -> list[float]:
+    """The rate in each epoch of a run."""
+    with initialize_config_dir(main.config_dir(), version_base="1.3"):
+        config = compose("config", list(overrides))
+    schedule = instantiate(config.schedule)
+    return [schedule(Clock(epoch, 0, 391, 0)) for epoch in range(config.epochs)]
+
+
+def test_the_cifar_recipe_is_the_papers():
+    assert trace("model=resnet18") == pytest.approx([0.1] * 150 + [0.01] * 100 + [0.001] * 50)
+
+
+def test_the_lottery_recipe_is_the_papers():
+    assert trace("model=vgg19_lth") == pytest.approx([0.1] * 80 + [0.01] * 40 + [0.001] * 40)
+
+
+def test_the_paper_profile_has_the_papers_settings():
+    with initialize_config_dir(main.config_dir(), version_base="1.3"):
+        config = compose("config", ["model=vgg19", "method=pufferfish"])
+    assert (config.epochs, config.method.warmup_epochs, config.batch_size) == (300, 80, 128)
+    assert (config.optimizer.momentum, config.optimizer.weight_decay, config.optimizer.decay_vectors) == (0.9, 1e-4, True)
+    assert not config.optimizer.nesterov
+    assert config.deterministic
+    assert (config.model.width, config.dataset.train_images) == (1.0, None)
+
+
+def test_vectors_are_decayed_or_exempt_as_told():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    for decay_vectors, expected in ((True, {1: 0.1, 4: 0.1}), (False, {1: 0.0, 4: 0.1})):
+        optimizer = optimizers.sgd(model, momentum=0.9, nesterov=False, weight_decay=0.1, decay_vectors=decay_vectors)
+        decay = {p.ndim: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+        assert decay == expected
+        assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
