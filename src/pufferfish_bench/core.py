@@ -200,4 +200,8 @@ class Observer:
 
     def epoch_ended(self, run: Run, row: dict[str, Any]) -> None: ...
 
-    def run_ended(self, run: Run) -> None: ...
+    def run_ended(self, run: Run) -> None:
+        """The plan is done."""
+
+    def closed(self) -> None:
+        """Training is over, done or not: let go of what is held."""

@@ -53,7 +53,7 @@ def choose(model: nn.Module, *, keep: Sequence[str], first: str | None, rank_rat
 
     `keep` and the keys of `ranks` are names or shell patterns; an explicit rank goes before the ratio.
     """
-    if not 0 < rank_ratio <= 1:
+    if not isinstance(rank_ratio, int | float) or not 0 < rank_ratio <= 1:
         raise InputError(f"rank_ratio={rank_ratio} is outside (0, 1]; the paper uses 0.25")
     layers = dict(factorable(model))
     if first is not None and first not in layers:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ DISK = {
     errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
     errno.EDQUOT: "the disk quota is used up; free some space, then the same command goes on from the last checkpoint",
     errno.EACCES: "permission denied",
+    errno.ENOENT: "no such file or directory",
     errno.EROFS: "the file system is read-only",
     errno.ENOTDIR: "not a directory",
     errno.EEXIST: "there is a file where a directory should be",
@@ -98,7 +99,7 @@ def spoken_errors() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        complain("interrupted; the same command goes on from the last checkpoint")
+        complain("interrupted; a run goes on from its last checkpoint with the same command")
         sys.exit(128 + signal.SIGINT)
     except (InputError, HydraException, OmegaConfBaseException, OSError) as error:
         sentence = explain(error)
@@ -131,6 +132,7 @@ def train(config: DictConfig) -> None:
     from pufferfish_bench.interrupts import Interrupts
     from pufferfish_bench.machine import environment
     from pufferfish_bench.observers import Recorder, TensorBoard, Terminal
+    from pufferfish_bench.schedules import Clock
     from pufferfish_bench.trainer import Stopped, Trainer
 
     world = worlds.join(config.device)
@@ -138,15 +140,18 @@ def train(config: DictConfig) -> None:
     precision.prepare(world.device)
     torch.backends.cudnn.deterministic = config.deterministic
     torch.backends.cudnn.benchmark = not config.deterministic
-    method = instantiate(config.method)
-    schedule = instantiate(config.schedule)
+    method, schedule, optimizer = (instantiate(config[group]) for group in ("method", "schedule", "optimizer"))
     task = instantiate(config.dataset, device=world.device)
     torch.manual_seed(config.seed)
     model = build(config.model).to(world.device)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
-
-    method.check(model)
+    for group, trial in {
+        "method": lambda: (method.plan(config.epochs), method.check(model)),
+        "schedule": lambda: float(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0))),
+        "optimizer": lambda: optimizer(model),
+    }.items():
+        refuse_wrong_types(group, trial)
 
     interrupts = Interrupts(say=complain)
     manifest = {"settings": settings, **environment(world.device), "world_size": world.size}
@@ -154,7 +159,7 @@ def train(config: DictConfig) -> None:
         method=method,
         epochs=config.epochs,
         seed=config.seed,
-        optimizer=instantiate(config.optimizer),
+        optimizer=optimizer,
         reducer=Reducer,
         schedule=schedule,
         precision=precision,
@@ -208,6 +213,14 @@ def check(config: DictConfig) -> None:
     for key in ("seed", "untimed_steps"):
         if config[key] < 0:
             raise InputError(f"{key}={config[key]} must not be negative")
+
+
+def refuse_wrong_types(group: str, trial: Callable[[], Any]) -> None:
+    """Try a part that a config group has set up: a word where a number belongs shows now and not after hours of training."""
+    try:
+        trial()
+    except TypeError as error:
+        raise InputError(f"a setting of {group} has the wrong type: {error}") from error
 
 
 def complain(message: str) -> None:

@@ -11,6 +11,8 @@ from pufferfish_bench import records
 from pufferfish_bench.core import Observer, Run
 from pufferfish_bench.records import EPOCHS, RUN, Row
 
+CONDITIONS = ("commit", "dirty", "versions", "hardware", "world_size")
+
 
 class Recorder(Observer):
     """Writes run.json and epochs.jsonl."""
@@ -23,10 +25,14 @@ class Recorder(Observer):
     def run_started(self, run: Run) -> None:
         path = self.directory / RUN
         self.manifest["plan"] = [{"phase": phase.name, "epochs": [phase.epochs.start, phase.epochs.stop]} for phase in run.plan]
-        earlier = records.read_json(path) if path.exists() else {"started": now(), "resumed": []}
-        self.manifest |= {key: earlier[key] for key in ("started", "resumed")}
+        earlier = records.read_json(path) if path.exists() else {}
+        self.manifest["started"] = earlier.get("started", now())
+        self.manifest["resumed"] = earlier.get("resumed", [])
         if run.epoch or run.step:
-            self.manifest["resumed"].append({"epoch": run.epoch, "step": run.step, "time": now()})
+            # the first conditions stay; what has changed since (code, machine) is told with the resume
+            changed = {key: self.manifest[key] for key in CONDITIONS if key in earlier and earlier[key] != self.manifest[key]}
+            self.manifest |= {key: earlier[key] for key in changed}
+            self.manifest["resumed"].append({"epoch": run.epoch, "step": run.step, "time": now(), **changed})
         # rows of epochs that the checkpoint does not know are about to be trained again
         self.rows = [row for row in records.read_rows(self.directory / EPOCHS) if row["epoch"] < run.epoch]
         records.rewrite_rows(self.directory / EPOCHS, self.rows)
@@ -68,8 +74,9 @@ class TensorBoard(Observer):
                 self.writer.add_scalar(f"seconds/{rest}" if section == "seconds" and rest else name, value, row["epoch"])
         self.writer.flush()
 
-    def run_ended(self, run: Run) -> None:
-        self.writer.close()
+    def closed(self) -> None:
+        if hasattr(self, "writer"):
+            self.writer.close()
 
 
 class Terminal(Observer):
@@ -135,6 +142,9 @@ class Terminal(Observer):
         self.progress.stop()
         summary = records.read_json(self.directory / RUN)["summary"]
         self.say(records.closing(summary, self.directory))
+
+    def closed(self) -> None:
+        self.progress.stop()
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)

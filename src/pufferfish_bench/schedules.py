@@ -15,5 +15,6 @@ class Clock:
 
 
 def steps(clock: Clock, *, learning_rate: float, milestones: Sequence[float], factor: float) -> float:
-    """A constant rate, multiplied by `factor` at each milestone (an epoch) that has been reached."""
-    return learning_rate * factor ** sum(clock.epoch >= milestone for milestone in milestones)
+    """A constant rate, multiplied by `factor` at each milestone that has been reached: an epoch, or a place within one."""
+    now = clock.epoch + clock.step / clock.steps
+    return learning_rate * factor ** sum(now >= milestone for milestone in milestones)

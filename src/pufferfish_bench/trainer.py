@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from pufferfish_bench import counting, machine
 from pufferfish_bench.checkpoints import Checkpoints, fingerprint
-from pufferfish_bench.core import Method, Observer, Phase, Reducer, Run, Tally, Task
+from pufferfish_bench.core import Method, Observer, Reducer, Run, Tally, Task
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.precision import FullPrecision
 from pufferfish_bench.schedules import Clock
@@ -66,30 +66,39 @@ class Trainer:
         saved = self.checkpoints.load()
         if saved:
             run.epoch, run.step = saved["epoch"], saved["step"]
-        self.tell("run_started", run)
-        for index, phase in enumerate(self.plan):
-            run.phase_index = index
-            if saved and index < saved["phase"]:
-                self.replay(run, phase, saved)
-                continue
-            if saved and index == saved["phase"]:
-                self.replay(run, phase, saved)
-                self.begin(run)
-                self.restore(run, saved)
-            else:
-                run.phase_start = run.epoch
-                self.seed_all(run, moment="phase")
-                carried = self.operate(run, phase)
-                self.begin(run)
-                self.carry(run, carried)
-            self.tell("phase_started", run)
-            while run.epoch < phase.epochs.stop and not (phase.until and phase.until(run)):
-                row = self.train_epoch(run)
-                self.tell("epoch_ended", run, row)
-                if run.epoch % self.checkpoint_every == 0 or run.epoch == run.epochs:
-                    self.save(run)
-        self.tell("run_ended", run)
+        try:
+            self.tell("run_started", run)
+            for index in range(len(self.plan)):
+                run.phase_index = index
+                self.enter_phase(run, saved)
+                if saved is None or index >= saved["phase"]:
+                    self.train_phase(run)
+            self.tell("run_ended", run)
+        finally:
+            self.tell("closed")
         return run
+
+    def enter_phase(self, run: Run, saved: dict[str, Any] | None) -> None:
+        """Bring the model to the start of a phase, or to where the checkpoint left it, or past a phase that is over."""
+        if saved is None or run.phase_index > saved["phase"]:
+            run.phase_start = run.epoch
+            self.seed_all(run, moment="phase")
+            carried = self.operate(run)
+            self.begin(run)
+            self.carry(run, carried)
+            return
+        self.replay(run, saved)
+        if run.phase_index == saved["phase"]:
+            self.begin(run)
+            self.restore(run, saved)
+
+    def train_phase(self, run: Run) -> None:
+        self.tell("phase_started", run)
+        while run.epoch < run.phase.epochs.stop and not (run.phase.until and run.phase.until(run)):
+            row = self.train_epoch(run)
+            self.tell("epoch_ended", run, row)
+            if run.epoch % self.checkpoint_every == 0 or run.epoch == run.epochs:
+                self.save(run)
 
     def train_epoch(self, run: Run) -> dict[str, Any]:
         """Train one epoch, or what is left of it; return its row of the record."""
@@ -160,8 +169,9 @@ class Trainer:
         with torch.no_grad(), self.precision.autocast():
             return run.task.evaluate(run.module)
 
-    def operate(self, run: Run, phase: Phase) -> dict[str, dict[str, Any]]:
+    def operate(self, run: Run) -> dict[str, dict[str, Any]]:
         """Do the phase's surgery, time it and note it; return what the next optimizer may know."""
+        phase = run.phase
         if phase.enter is None:
             run.operations.append(None)
             return {}
@@ -174,10 +184,10 @@ class Trainer:
         run.operations.append(noted | operation.done)
         return operation.carried
 
-    def replay(self, run: Run, phase: Phase, saved: dict[str, Any]) -> None:
+    def replay(self, run: Run, saved: dict[str, Any]) -> None:
         done = saved["operations"][run.phase_index]
-        if phase.enter and done:
-            phase.enter.replay(run.model, done)
+        if run.phase.enter:
+            run.phase.enter.replay(run.model, done)
         run.operations.append(done)
 
     def begin(self, run: Run) -> None:
