@@ -1,13 +1,20 @@
 """CIFAR-10 from its real files, and every way in which they may not be there."""
 
 import os
+import tarfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
 
+from pufferfish_bench import download
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.cifar10 import MEAN, STD, cifar10
+from pufferfish_bench.vision import torchvision
 
 SETTINGS = {
     "fetch": False, "mirrors": [], "train_images": None, "classes": 10, "batch_size": 128, "test_batch_size": 300, "seed": 1,
@@ -59,6 +66,44 @@ def test_a_damaged_file_is_named(data_root: Path, tmp_path: Path):
     with pytest.raises(InputError, match=r"batches\.meta is damaged") as error:
         cifar10(root=str(tmp_path), **SETTINGS)
     assert "missing" not in str(error.value)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder that is served on loopback, and its address."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}/cifar-10-python.tar.gz"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+def test_download_fetches_checks_and_unpacks_the_archive(
+    mirror: tuple[Path, str], data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder, address = mirror
+    archive = folder / "cifar-10-python.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(data_root / "cifar-10-batches-py", arcname="cifar-10-batches-py")
+    # the real files in an archive of our own: only its checksum is not the published one
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", download.md5_of(archive))
+    dead = "http://127.0.0.1:9/cifar-10-python.tar.gz"
+    task = cifar10(root=str(tmp_path / "data"), **SETTINGS | {"fetch": True, "mirrors": [dead, address]})
+    assert len(task.train_labels) == 50_000
+
+
+def test_an_archive_that_is_not_the_published_one_is_refused_by_host_and_checksum(mirror: tuple[Path, str], tmp_path: Path):
+    folder, address = mirror
+    (folder / "cifar-10-python.tar.gz").write_bytes(b"something else")
+    with pytest.raises(InputError, match=r"127\.0\.0\.1.*checksum.*c58f30108f718f92721af3b95e74349a"):
+        cifar10(root=str(tmp_path / "data"), **SETTINGS | {"fetch": True, "mirrors": [address]})
 
 
 def test_the_constants_are_the_papers():

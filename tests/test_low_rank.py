@@ -116,6 +116,13 @@ def test_stride_padding_and_dilation_are_on_u_and_the_bias_is_on_v():
     assert repr(factored.v) == repr(nn.Conv2d(2, 8, 1))
 
 
+def test_the_memory_format_of_a_convolution_is_kept():
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        layer = nn.Conv2d(6, 8, 3).to(memory_format=memory_format)
+        factored, _ = low_rank.by_svd(layer, 2)
+        assert factored.u.weight.is_contiguous(memory_format=memory_format)
+
+
 def test_the_chain_rule_is_the_gradient_autograd_gives_the_factors():
     layer = low_rank.thin(nn.Conv2d(4, 6, 3), 2)
     direction = torch.randn(6, 4, 3, 3)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -127,17 +126,14 @@ class Tally:
     """The losses and the traffic of one epoch so far. Losses are added up on the device, so that no step waits for it."""
 
     def __init__(self) -> None:
-        self.loss_sum: Tensor | None = None
-        self.finite_steps: Tensor | None = None  # steps before the sum first ceased to be finite
+        self.loss_sum: Tensor | float = 0.0
+        self.finite_steps: Tensor | int = 0  # steps before the sum first ceased to be finite
         self.steps = 0
         self.bytes_sent = 0
 
     def add(self, loss: Tensor, bytes_sent: int) -> None:
-        loss = loss.detach().double()
-        if self.loss_sum is None:
-            self.loss_sum, self.finite_steps = torch.zeros_like(loss), torch.zeros_like(loss)
-        self.loss_sum += loss
-        self.finite_steps += self.loss_sum.isfinite()
+        self.loss_sum = self.loss_sum + loss.detach().double()
+        self.finite_steps = self.finite_steps + self.loss_sum.isfinite()
         self.steps += 1
         self.bytes_sent += bytes_sent
 
@@ -146,11 +142,11 @@ class Tally:
 
     def first_bad_step(self) -> int | None:
         """The number of the first step whose loss was not finite."""
-        finite = self.steps if self.finite_steps is None else int(self.finite_steps)
+        finite = int(self.finite_steps)
         return finite if finite < self.steps else None
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return vars(self) | {"loss_sum": float(self.loss_sum), "finite_steps": int(self.finite_steps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -112,7 +112,9 @@ def thin(layer: Layer, rank: int) -> LowRank:
         layer.in_channels, rank, layer.kernel_size, stride=layer.stride, padding=layer.padding,
         dilation=layer.dilation, padding_mode=layer.padding_mode, bias=False, **like,
     )  # fmt: skip
-    return LowRank(u, nn.Conv2d(rank, layer.out_channels, 1, bias=bias, **like))
+    factored = LowRank(u, nn.Conv2d(rank, layer.out_channels, 1, bias=bias, **like))
+    channels_last = not layer.weight.is_contiguous() and layer.weight.is_contiguous(memory_format=torch.channels_last)
+    return factored.to(memory_format=torch.channels_last) if channels_last else factored
 
 
 def truncated(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
