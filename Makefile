@@ -11,6 +11,7 @@ help:  ## this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(INSTALLED)  ## train a miniature ResNet-18, vanilla and Pufferfish, on embedded images; under 3 minutes
+	@rm -rf results/runs/demo
 	@$(BIN)/pufferfish-run method=vanilla run_dir=results/runs/demo/vanilla $(DEMO)
 	@$(BIN)/pufferfish-run method=pufferfish run_dir=results/runs/demo/pufferfish $(DEMO)
 	@$(BIN)/python -m pufferfish_bench.report.compare results/runs/demo/vanilla results/runs/demo/pufferfish

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from pufferfish_bench import main
 from pufferfish_bench.tasks.images import Images
 
 # The machine may be busy: no example fails for being slow. The same examples every time: a failure can be looked at again.
@@ -33,7 +34,7 @@ def arguments() -> Callable[..., list[str]]:
 
 @pytest.fixture
 def command(tmp_path: Path, arguments: Callable[..., list[str]]) -> Command:
-    """Run pufferfish-run to its end in an empty directory, as a user would."""
+    """Run pufferfish-run to its end in an empty directory, in a process of its own."""
 
     def run(*overrides: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
         without_data = {key: value for key, value in os.environ.items() if key != "PUFFERFISH_DATA"}
@@ -45,6 +46,27 @@ def command(tmp_path: Path, arguments: Callable[..., list[str]]) -> Command:
             text=True,
             timeout=300,
         )
+
+    return run
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Command:
+    """Run pufferfish-run to its end in an empty directory, in this process: the same, without the seconds of imports."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PUFFERFISH_DATA", raising=False)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as main sets it; put back afterwards
+
+    def run(*overrides: str) -> subprocess.CompletedProcess:
+        words = ["pufferfish-run", *overrides]
+        monkeypatch.setattr(sys, "argv", words)
+        capsys.readouterr()
+        code = 0
+        try:
+            main.run()
+        except SystemExit as exit:
+            code = exit.code
+        return subprocess.CompletedProcess(words, code, *capsys.readouterr())
 
     return run
 

@@ -68,6 +68,15 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_used(tmp_path
     assert keeper.load()["epoch"] == 2
 
 
+def test_when_no_checkpoint_is_whole_it_is_said_that_the_run_starts_anew(tmp_path: Path):
+    keeper, warnings = store(tmp_path)
+    for epoch in (1, 2):
+        keeper.save(state(epoch)).write_bytes(b"nothing")
+    assert keeper.load() is None
+    assert ["before it" in warning for warning in warnings] == [True, True]
+    assert ["starting anew" in warning for warning in warnings] == [False, True]
+
+
 def test_a_full_disk_leaves_the_checkpoints_as_they_were(tmp_path: Path):
     small = tmp_path / "small"
     small.mkdir()
@@ -80,6 +89,7 @@ def test_a_full_disk_leaves_the_checkpoints_as_they_were(tmp_path: Path):
         with pytest.raises(OSError, match="No space left") as caught:
             keeper.save(state(2) | {"model": {"weight": torch.zeros(100_000)}})
         assert caught.value.errno == errno.ENOSPC
+        assert "epoch00002" in caught.value.filename
         assert [path.name for path in small.iterdir()] == ["epoch00001-step0000000.pt"]
         assert keeper.load()["epoch"] == 1
     finally:

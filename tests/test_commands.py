@@ -19,7 +19,8 @@ from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from tests.conftest import REPOSITORY, Command
 
 # Small enough for a second, long enough to be killed in the middle: 4 epochs of 25 steps.
-SMALL = ("profile=smoke", "model.width=0.05", "dataset.train_images=400", "dataset.test_images=50", "batch_size=16")
+DATA = ("dataset.train_images=400", "dataset.test_images=50", "batch_size=16")
+SMALL = ("profile=smoke", "model.width=0.05", "channels_last=false", *DATA)
 QUICK = (*SMALL, "run_dir=run")
 METHODS = sorted(path.stem for path in (REPOSITORY / "conf" / "method").glob("*.yaml"))
 MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
@@ -56,8 +57,8 @@ def interrupt(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_runs_on_embedded_data_and_leaves_its_files(command: Command, tmp_path: Path, method: str):
-    finished = command(f"method={method}", *QUICK)
+def test_every_method_runs_on_embedded_data_and_leaves_its_files(invoke: Command, tmp_path: Path, method: str):
+    finished = invoke(f"method={method}", *QUICK)
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
     assert finished.stdout.count("\nepoch ") == 4
@@ -73,8 +74,8 @@ def test_every_method_runs_on_embedded_data_and_leaves_its_files(command: Comman
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_runs_with_pufferfish(command: Command, tmp_path: Path, model: str):
-    finished = command(f"model={model}", "method=pufferfish", *QUICK, "epochs=2")
+def test_every_model_runs_with_pufferfish(invoke: Command, tmp_path: Path, model: str):
+    finished = invoke(f"model={model}", "method=pufferfish", *QUICK, "epochs=2")
     assert finished.returncode == 0, finished.stderr
     operation = read_json(tmp_path / "run" / RUN)["operations"][0]
     assert operation["layers"]
@@ -110,25 +111,25 @@ def test_a_signal_leaves_a_checkpoint_and_a_resume_makes_the_run_whole(command: 
     assert saved["epoch"] >= 1
     assert saved["step"] >= 1
     finished = command(*settings, "run_dir=stopped")
-    assert f"resuming at epoch {saved['epoch']}, step {saved['step']}" in finished.stdout
+    assert f"resuming in epoch {saved['epoch'] + 1} after {saved['step']} steps" in finished.stdout
     assert_same_run(tmp_path / "stopped", tmp_path / "whole")
     assert [entry["step"] for entry in read_json(tmp_path / "stopped" / RUN)["resumed"]] == [saved["step"]]
 
 
-def test_a_finished_run_says_so_at_once_and_changes_nothing(command: Command, tmp_path: Path):
-    command(*QUICK)
+def test_a_finished_run_says_so_at_once_and_changes_nothing(invoke: Command, tmp_path: Path):
+    invoke(*QUICK)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
-    finished = command(*QUICK)
+    finished = invoke(*QUICK)
     assert finished.returncode == 0
     assert "finished: test_accuracy" in finished.stdout
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
 
 
-def test_the_directory_is_the_settings_and_not_the_places(command: Command, tmp_path: Path):
+def test_the_directory_is_the_settings_and_not_the_places(invoke: Command, tmp_path: Path):
     elsewhere = ("checkpoint_every=2", "device=cpu", "data_root=elsewhere")
     names = []
     for overrides in ((), elsewhere, ("seed=2",), ("schedule.learning_rate=0.2",)):
-        printed = command(*SMALL, *overrides, "epochs=1").stdout
+        printed = invoke(*SMALL, *overrides, "epochs=1").stdout
         names.append(printed.splitlines()[0].split("->")[1].strip())
     assert names[0] == names[1]
     assert len(set(names)) == 3
@@ -137,9 +138,9 @@ def test_the_directory_is_the_settings_and_not_the_places(command: Command, tmp_
         assert (tmp_path / name / RUN).exists()
 
 
-def test_a_directory_with_other_settings_is_refused_with_the_difference(command: Command):
-    command(*QUICK, "epochs=1")
-    refused = command(*QUICK, "epochs=2", "schedule.learning_rate=0.2")
+def test_a_directory_with_other_settings_is_refused_with_the_difference(invoke: Command):
+    invoke(*QUICK, "epochs=1")
+    refused = invoke(*QUICK, "epochs=2", "schedule.learning_rate=0.2")
     assert refused.returncode == 2
     assert "epochs: 1 -> 2" in refused.stderr
     assert "schedule.learning_rate: 0.1 -> 0.2" in refused.stderr
@@ -160,16 +161,16 @@ def test_two_processes_do_not_write_one_run(command: Command, arguments, tmp_pat
     assert "another process" in refused.stderr
 
 
-def test_a_damaged_checkpoint_is_named_and_the_run_still_ends_the_same(command: Command, tmp_path: Path):
+def test_a_damaged_checkpoint_is_named_and_the_run_still_ends_the_same(invoke: Command, tmp_path: Path):
     settings = ("method=pufferfish", *SMALL)
-    command(*settings, "run_dir=whole")
-    command(*settings, "run_dir=run")
+    invoke(*settings, "run_dir=whole")
+    invoke(*settings, "run_dir=run")
     record = read_json(tmp_path / "run" / RUN)
     del record["finished"], record["summary"]  # as if it had been killed at its very end
     (tmp_path / "run" / RUN).write_text(json.dumps(record))
     newest = sorted((tmp_path / "run" / "checkpoints").glob("*.pt"))[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    finished = command(*settings, "run_dir=run")
+    finished = invoke(*settings, "run_dir=run")
     assert finished.returncode == 0
     assert newest.name in finished.stderr
     assert_same_run(tmp_path / "run", tmp_path / "whole")
@@ -192,8 +193,20 @@ def test_a_damaged_checkpoint_is_named_and_the_run_still_ends_the_same(command: 
         (("device=tpu",), ["device=tpu", "cpu", "cuda"]),
         (("model.width=wide",), ["wide"]),
         (("model.hight=2",), ["hight"]),
-        (("schedule.learning_rate=fast",), ["schedule", "fast"]),
+        (("model.width=0",), ["model.width=0"]),
+        (("channels_last=true",), ["channels_last", "layer2.0.shortcut.conv", "model.width"]),
+        (("schedule.learning_rate=fast",), ["schedule"]),
+        (("schedule.learning_rate=-0.1",), ["schedule"]),
         (("optimizer.momentum=heavy",), ["optimizer"]),
+        (("optimizer.momentum=-1",), ["optimizer", "momentum"]),
+        (("optimizer.nesterov=true", "optimizer.momentum=0"), ["optimizer", "Nesterov"]),
+        (("dataset.test_batch_size=0",), ["dataset.test_batch_size=0"]),
+        (("dataset.train_images=0",), ["dataset.train_images=0"]),
+        (("seed=20261116024707",), ["seed=20261116024707"]),
+        (("method=hybrid", "method.momentum=carry"), ["carry", "random"]),
+        (("method=pufferfish", "model.low_rank.ranks={layer2.0.conv1: 1.5}"), ["1.5", "layer2.0.conv1"]),
+        (("method=pufferfish", "model.low_rank.ranks={linear: 2}"), ["linear"]),
+        (("method=pufferfish", "model.low_rank.keep=['*']", "model.low_rank.first=null"), ["no layer"]),
         (("method=pufferfish", "method.warmup_epochs=some"), ["method"]),
         (("method=pufferfish", "model.low_rank.rank_ratio=quarter"), ["rank_ratio=quarter"]),
         (("method=pufferfish", "warmup_epochs=4"), ["warmup_epochs=4", "epochs=4"]),
@@ -202,12 +215,11 @@ def test_a_damaged_checkpoint_is_named_and_the_run_still_ends_the_same(command: 
         (("method=pufferfish", "model.low_rank.rank_ratio=0"), ["rank_ratio=0", "(0, 1]"]),
         (("method=pufferfish", "model.low_rank.rank_ratio=1.2"), ["rank_ratio=1.2"]),
         (("method=pufferfish", "model.low_rank.first=layer9"), ["layer9", "layer1.0.conv1"]),
-        (("dataset=cifar10", "data_root=nowhere"), ["nowhere", "data_batch_1", "download=true", "synthetic_images"]),
         (("schedule.learning_rate=1e30",), ["not finite", "step", "learning_rate"]),
     ],
 )
-def test_bad_input_gets_a_sentence_and_code_2(command: Command, tmp_path: Path, overrides: tuple[str, ...], words: list[str]):
-    refused = command(*QUICK, *overrides)
+def test_bad_input_gets_a_sentence_and_code_2(invoke: Command, tmp_path: Path, overrides: tuple[str, ...], words: list[str]):
+    refused = invoke(*QUICK, *overrides)
     assert refused.returncode == 2
     assert refused.stderr.startswith("error: ")
     assert "Traceback" not in refused.stderr
@@ -217,15 +229,18 @@ def test_bad_input_gets_a_sentence_and_code_2(command: Command, tmp_path: Path, 
         assert list(tmp_path.iterdir()) == []  # a refused command leaves no litter
 
 
-def test_the_traceback_is_there_for_those_who_ask(command: Command):
-    assert "Traceback" in command(*QUICK, "epochs=0", environment={"HYDRA_FULL_ERROR": "1"}).stderr
+def test_bad_input_in_a_process_of_its_own_and_the_traceback_for_those_who_ask(command: Command):
+    refused = command(*QUICK, "epochs=0")
+    assert refused.returncode == 2
+    assert refused.stderr == "error: epochs=0 must be at least 1\n"
+    assert "Traceback" in command(*QUICK, "epochs=0", environment={"PUFFERFISH_TRACEBACK": "1"}).stderr
 
 
-def test_a_full_disk_gets_a_sentence(command: Command, tmp_path: Path):
+def test_a_full_disk_gets_a_sentence(invoke: Command, tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "lock").symlink_to("/dev/null")
     (tmp_path / "run" / (RUN + ".part")).symlink_to("/dev/full")
-    refused = command(*QUICK)
+    refused = invoke(*QUICK)
     assert refused.returncode == 2
     assert "the disk is full" in refused.stderr
 
@@ -258,21 +273,62 @@ def test_a_terminal_shows_progress_and_a_pipe_does_not(command: Command, argumen
         assert words in shown
 
 
-def test_amp_trains_through_the_switch(command: Command, tmp_path: Path):
-    finished = command("method=pufferfish", "precision=amp", *QUICK)
+def test_missing_data_gets_a_sentence(invoke: Command, tmp_path: Path):
+    refused = invoke("dataset=cifar10", "data_root=nowhere")
+    assert refused.returncode == 2
+    for words in ("nowhere", "data_batch_1", "download=true", "dataset=synthetic_images"):
+        assert words in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loss_that_diverges_in_the_last_step_of_an_epoch_spoils_neither_record_nor_checkpoint(invoke: Command, tmp_path: Path):
+    one_step = ("batch_size=400", "schedule.learning_rate=1e30")
+    refused = invoke(*SMALL, *one_step, "run_dir=run")
+    assert refused.returncode == 2
+    assert "step 1 of epoch 1" in refused.stderr
+    assert read_rows(tmp_path / "run" / EPOCHS) == []
+    assert not list(tmp_path.glob("run/checkpoints/*"))
+
+
+def test_amp_trains_like_full_precision_through_the_switch_and_resumes(
+    command: Command, invoke: Command, arguments, tmp_path: Path
+):
+    settings = ("method=pufferfish", *SMALL, "schedule.learning_rate=0.02")
+    assert invoke(*settings, "run_dir=full").returncode == 0
+    assert command(*settings, "precision=amp", "run_dir=whole").returncode == 0
+    words = arguments(*settings, "precision=amp", "run_dir=stopped")
+    interrupt(words, tmp_path, signal.SIGTERM, lambda: len(read_rows(tmp_path / "stopped" / EPOCHS)) >= 1)
+    assert command(*settings, "precision=amp", "run_dir=stopped").returncode == 0
+    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+    full, mixed = ([row["loss"] for row in read_rows(tmp_path / name / EPOCHS)] for name in ("full", "whole"))
+    assert mixed == pytest.approx(full, rel=0.05)
+    assert mixed != full  # bfloat16 was really used
+    assert all(tensor.dtype != torch.bfloat16 for tensor in final_state(tmp_path / "whole")["model"].values())
+
+
+def test_the_memory_format_is_the_recipes_and_can_be_told(invoke: Command, tmp_path: Path):
+    assert invoke("profile=smoke", *DATA, "epochs=1", "run_dir=recipe").returncode == 0
+    assert invoke("profile=smoke", *DATA, "epochs=1", "channels_last=false", "run_dir=told").returncode == 0
+    assert [read_json(tmp_path / name / RUN)["settings"]["channels_last"] for name in ("recipe", "told")] == [True, False]
+    weight = final_state(tmp_path / "recipe")["model"]["layer1.0.conv1.weight"]
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_an_explicit_rank_can_be_given_by_layer_name(invoke: Command, tmp_path: Path):
+    assert invoke("method=pufferfish", *QUICK, "epochs=2", "model.low_rank.ranks={layer4.1.conv2: 5}").returncode == 0
+    assert read_json(tmp_path / "run" / RUN)["operations"][0]["layers"]["layer4.1.conv2"]["rank"] == 5
+
+
+def test_a_sweep_makes_one_run_each(invoke: Command, tmp_path: Path):
+    finished = invoke("--multirun", *SMALL, "epochs=1", "seed=1,2")
     assert finished.returncode == 0, finished.stderr
-    assert all(torch.isfinite(tensor).all() for tensor in final_state(tmp_path / "run")["model"].values())
+    assert len(list((tmp_path / "results" / "runs").glob("*/run.json"))) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
-def test_a_sweep_makes_one_run_each(command: Command, tmp_path: Path):
-    finished = command("--multirun", *SMALL, "epochs=1", "seed=1,2")
-    assert finished.returncode == 0, finished.stderr
-    assert len(list((tmp_path / "results" / "runs").iterdir())) == 2
-
-
-def test_runs_are_compared_in_a_table(command: Command, tmp_path: Path):
+def test_runs_are_compared_in_a_table(invoke: Command, tmp_path: Path):
     for method in ("vanilla", "pufferfish"):
-        command(f"method={method}", *SMALL, f"run_dir=runs/{method}")
+        invoke(f"method={method}", *SMALL, f"run_dir=runs/{method}")
     words = [sys.executable, "-m", "pufferfish_bench.report.compare", "runs/vanilla", "runs/pufferfish"]
     table = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert table.returncode == 0, table.stderr

@@ -28,8 +28,7 @@ def description(request: pytest.FixtureRequest) -> dict:
 
 
 def test_parameters_and_macs_are_the_papers_to_the_unit(description: dict):
-    paper = paper_numbers()["models"][description["model"]]
-    compared = 0
+    paper = paper_numbers()["models"].get(description["model"], {})  # a model of one's own has none
     for net, numbers in paper.items():
         total = description["totals"][net]
         assert total["parameters"] == numbers["params"]
@@ -37,8 +36,6 @@ def test_parameters_and_macs_are_the_papers_to_the_unit(description: dict):
             assert total["macs_as_in_paper"] == numbers["macs_exact"]
         if "macs" in numbers:
             assert f"{total['macs_as_in_paper'] / 1e9:.2f}" == f"{numbers['macs'] / 1e9:.2f}"
-        compared += 1
-    assert compared >= 2
 
 
 def test_the_layers_add_up_to_the_totals(description: dict):
@@ -54,10 +51,14 @@ def test_every_rank_follows_the_one_rule(description: dict):
             assert row["rank"] == int(min(out, torch.Size(inputs).numel()) / 4)
 
 
-def test_a_miniature_is_described_without_the_papers_numbers():
-    totals = described("model=resnet18", "profile=cpu")["totals"]
-    assert totals["vanilla"]["parameters"] < 11_173_834 / 50
-    assert all(not total["paper"] for total in totals.values())
+def test_the_paper_has_numbers_for_its_models():
+    assert set(paper_numbers()["models"]) >= {"vgg11", "vgg19", "vgg19_lth", "resnet18"}
+
+
+def test_another_net_is_described_without_the_papers_numbers():
+    for overrides in (["profile=cpu"], ["model.low_rank.rank_ratio=0.5"]):
+        totals = described("model=resnet18", *overrides)["totals"]
+        assert all(not total["paper"] for total in totals.values())
 
 
 def test_the_stem_norm_is_an_option():
@@ -74,11 +75,11 @@ def test_macs_of_a_convolution_and_a_product_are_their_formulas():
 
 
 def test_counting_leaves_the_model_as_it_was():
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4).eval(), nn.BatchNorm2d(4))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     counting.macs(model, torch.randn(1, 3, 8, 8))
     counting.macs_as_in_paper(model, torch.randn(1, 3, 8, 8))
-    assert model.training
+    assert [module.training for module in model.modules()] == [True, True, False, True]
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())
 

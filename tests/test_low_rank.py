@@ -147,6 +147,29 @@ def test_layers_that_cannot_be_factored_are_left_alone_and_said_so():
         assert word in choice.left[name]
 
 
+def test_a_module_that_stands_in_two_places_is_left_alone():
+    shared = nn.Linear(6, 6)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    choice = low_rank.choose(model, keep=[], first=None, rank_ratio=0.5)
+    assert choice.ranks == {}
+    assert "shared" in choice.left["0"]
+
+
+def test_a_model_that_is_itself_a_layer_has_nothing_to_factorise():
+    assert low_rank.choose(nn.Linear(6, 6), keep=[], first=None, rank_ratio=0.5).ranks == {}
+
+
+def test_a_frozen_layer_stays_frozen():
+    model = nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Conv2d(6, 6, 3).requires_grad_(False), nn.Linear(6, 6))
+    low_rank.factorise(model, {"0": 2, "1": 2, "2": 2})
+    assert [all(p.requires_grad for p in layer.parameters()) for layer in model] == [False, False, True]
+
+
+def test_weights_that_are_not_finite_are_told_apart_from_a_solver_that_failed():
+    with pytest.raises(InputError, match="diverged"):
+        low_rank.truncated(torch.full((4, 5), torch.nan), 2)
+
+
 def test_the_first_layer_the_kept_layers_and_explicit_ranks_are_honoured():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(5)))
     assert low_rank.choose(model, keep=["4"], first="1", rank_ratio=0.25, ranks={"2": 5}).ranks == {"1": 2, "2": 5, "3": 2}

@@ -9,8 +9,7 @@ import torch
 
 from pufferfish_bench import precision
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.precision import LIMIT, FullPrecision, MixedPrecision
-from tests.conftest import TinyNet, tiny_task
+from pufferfish_bench.precision import LIMIT, MixedPrecision
 
 DIES_ABOVE = """
 import os, signal
@@ -21,7 +20,8 @@ if os.environ.get("ONEDNN_MAX_CPU_ISA") not in {allowed}:
 
 @pytest.fixture(autouse=True)
 def no_inherited_limit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(LIMIT, raising=False)
+    monkeypatch.setenv(LIMIT, "")  # so that it is put back as it was, also where it was not there
+    monkeypatch.delenv(LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -67,25 +67,22 @@ def test_the_probe_is_a_convolution_that_goes_to_onednn_forward_and_backward():
         assert f",{direction}" in finished.stdout
 
 
-def test_mixed_precision_follows_full_precision_closely():
-    losses = {}
-    for kind in (FullPrecision, MixedPrecision):
-        torch.manual_seed(0)
-        model, task, number_format = TinyNet(), tiny_task(), kind()
-        model.drop.p = 0.0
-        number_format.prepare(torch.device("cpu"))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        losses[kind] = []
-        for epoch in range(3):
-            for batch in task.batches(epoch, 0):
-                with number_format.autocast():
-                    loss = task.loss(model, batch)
-                optimizer.zero_grad()
-                number_format.backward(loss)
-                number_format.unscale(optimizer)
-                number_format.step(optimizer)
-                losses[kind].append(float(loss.detach()))
-        assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-    full, mixed = losses[FullPrecision], losses[MixedPrecision]
-    assert mixed == pytest.approx(full, rel=0.05)
-    assert mixed != full  # bfloat16 was really used
+@pytest.mark.parametrize("too_late", [False, True])
+def test_a_limit_that_comes_too_late_is_refused(too_late: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(precision, "BFLOAT16_CONVOLUTION", DIES_ABOVE.format(allowed=["AVX2"]))
+    if too_late:
+        with pytest.raises(InputError, match="ONEDNN_MAX_CPU_ISA=AVX2"):
+            precision.limit_onednn(too_late=True)
+        assert LIMIT not in os.environ
+    else:
+        precision.limit_onednn(too_late=False)
+        assert os.environ[LIMIT] == "AVX2"
+
+
+def test_a_run_begun_on_a_cpu_can_be_loaded_by_an_enabled_scaler():
+    mixed = MixedPrecision()
+    mixed.scaler = torch.amp.GradScaler("cpu", enabled=True)
+    mixed.load_state_dict({})
+    state = mixed.state_dict() | {"scale": 8.0}
+    mixed.load_state_dict(state)
+    assert mixed.state_dict()["scale"] == 8.0

@@ -48,7 +48,8 @@ class Checkpoints:
                 return read(path)
             except Damaged as damage:
                 aside = path.rename(path.with_suffix(".damaged"))
-                self.warn(f"{damage} (now {aside.name}); falling back on the one before it")
+                before = "falling back on the one before it" if self.paths() else "there is none before it: starting anew"
+                self.warn(f"{damage} (now {aside.name}); {before}")
         return None
 
 
@@ -86,13 +87,16 @@ def write(path: Path, state: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+    except OSError as failure:
+        failure.filename = failure.filename or str(beside)  # a failed write does not know where
+        raise
     finally:
         beside.unlink(missing_ok=True)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path | str) -> dict[str, Any]:
     """The state under `path`, as tensors on the CPU and plain data."""
-    content = path.read_bytes()
+    content = Path(path).read_bytes()
     payload, digest = memoryview(content)[:-DIGEST], content[-DIGEST:]
     if len(content) <= DIGEST or hashlib.sha256(payload).digest() != digest:
         raise Damaged(f"checkpoint {path} is damaged")

@@ -57,10 +57,11 @@ RULES: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor], int]] = {
 
 def forward(model: nn.Module, *example: Tensor) -> None:
     """Run the model once and leave it as it was."""
-    training = model.training
+    training = {module: module.training for module in model.modules()}
     model.eval()
     try:
         with torch.no_grad():
             model(*example)
     finally:
-        model.train(training)
+        for module, mode in training.items():
+            module.training = mode

@@ -1,7 +1,7 @@
 """SIGTERM and Ctrl-C as a wish that the trainer grants at the end of a step."""
 
+import os
 import signal
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -9,8 +9,7 @@ from typing import Any
 class Interrupts:
     """Remembers the first signal; a second Ctrl-C does not wait."""
 
-    def __init__(self, *, say: Callable[[str], None]):
-        self.say = say
+    def __init__(self) -> None:
         self.received: int | None = None
 
     def __enter__(self) -> "Interrupts":
@@ -25,7 +24,8 @@ class Interrupts:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
-        self.say(f"{signal.Signals(number).name} received: stopping at the end of this step")
+        note = f"{signal.Signals(number).name} received: stopping at the end of this step\n"
+        os.write(2, note.encode())  # a print could meet another one half done
 
     def requested(self) -> bool:
         return self.received is not None

@@ -48,13 +48,16 @@ def unrolled(layer: Layer) -> tuple[int, int]:
     return layer.weight.shape[0], layer.weight[0].numel()
 
 
-def choose(model: nn.Module, *, keep: Sequence[str], first: str | None, rank_ratio: float, ranks: Mapping[str, int]) -> Choice:
+def choose(
+    model: nn.Module, *, keep: Sequence[str], first: str | None, rank_ratio: float, ranks: Mapping[str, int] | None = None
+) -> Choice:
     """Decide the rank of every linear and convolution layer from `first` on (in the model's order) that `keep` does not name.
 
     `keep` and the keys of `ranks` are names or shell patterns; an explicit rank goes before the ratio.
     """
     if not isinstance(rank_ratio, int | float) or not 0 < rank_ratio <= 1:
         raise InputError(f"rank_ratio={rank_ratio} is outside (0, 1]; the paper uses 0.25")
+    keep, ranks = [keep] if isinstance(keep, str) else keep, ranks or {}
     layers = dict(factorable(model))
     if first is not None and first not in layers:
         raise InputError(f"first={first} names no linear or convolution layer; there are: {', '.join(layers)}")
@@ -80,8 +83,11 @@ def choose(model: nn.Module, *, keep: Sequence[str], first: str | None, rank_rat
         else:
             explicit = [rank for pattern, rank in ranks.items() if fnmatch.fnmatch(name, pattern)]
             chosen[name] = explicit[-1] if explicit else rank_of((out, inputs), rank_ratio)
-            if not 1 <= chosen[name] <= min(out, inputs):
-                raise InputError(f"rank {chosen[name]} for {name} is outside 1..{min(out, inputs)}")
+            if not isinstance(chosen[name], int) or not 1 <= chosen[name] <= min(out, inputs):
+                raise InputError(f"rank {chosen[name]} for {name} is not a whole number in 1..{min(out, inputs)}")
+    for pattern in ranks:
+        if not fnmatch.filter(chosen, pattern):
+            raise InputError(f"a rank is given for {pattern!r}, but no layer of that name is to be factored")
     return Choice(chosen, left)
 
 
@@ -89,14 +95,14 @@ def factorable(model: nn.Module) -> Iterator[tuple[str, Layer]]:
     """The linear and convolution layers of a model, by name and in order; those already factored are passed over."""
     inside = {id(part) for layer in model.modules() if isinstance(layer, LowRank) for part in layer.modules()}
     for name, layer in model.named_modules():
-        if isinstance(layer, Layer) and id(layer) not in inside:
+        if name and isinstance(layer, Layer) and id(layer) not in inside:  # the model itself has no place to be replaced in
             yield name, layer
 
 
 def shared_uses(model: nn.Module) -> dict[Tensor, int]:
-    """How many modules hold each parameter."""
+    """In how many places each parameter is used; a module that stands in two places counts twice."""
     uses: dict[Tensor, int] = {}
-    for module in model.modules():
+    for _, module in model.named_modules(remove_duplicate=False):
         for parameter in module.parameters(recurse=False):
             uses[parameter] = uses.get(parameter, 0) + 1
     return uses
@@ -107,12 +113,13 @@ def thin(layer: Layer, rank: int) -> LowRank:
     like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
     bias = layer.bias is not None
     if isinstance(layer, nn.Linear):
-        return LowRank(nn.Linear(layer.in_features, rank, bias=False, **like), nn.Linear(rank, layer.out_features, bias, **like))
+        u: Layer = nn.Linear(layer.in_features, rank, bias=False, **like)
+        return LowRank(u, nn.Linear(rank, layer.out_features, bias, **like)).requires_grad_(layer.weight.requires_grad)
     u = nn.Conv2d(
         layer.in_channels, rank, layer.kernel_size, stride=layer.stride, padding=layer.padding,
         dilation=layer.dilation, padding_mode=layer.padding_mode, bias=False, **like,
     )  # fmt: skip
-    factored = LowRank(u, nn.Conv2d(rank, layer.out_channels, 1, bias=bias, **like))
+    factored = LowRank(u, nn.Conv2d(rank, layer.out_channels, 1, bias=bias, **like)).requires_grad_(layer.weight.requires_grad)
     channels_last = not layer.weight.is_contiguous() and layer.weight.is_contiguous(memory_format=torch.channels_last)
     return factored.to(memory_format=torch.channels_last) if channels_last else factored
 
@@ -123,6 +130,8 @@ def truncated(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
     try:
         U, S, Vh = torch.linalg.svd(matrix, full_matrices=False)
     except torch.linalg.LinAlgError:  # a GPU's solver may fail to converge where LAPACK does not
+        if not matrix.isfinite().all():
+            raise InputError("the weights are not finite: training had diverged before the factorisation") from None
         U, S, Vh = (factor.to(matrix.device) for factor in torch.linalg.svd(matrix.cpu(), full_matrices=False))
     root = S[:rank].sqrt()
     v = U[:, :rank] * root  # (out, rank): sqrt(S) is shared by both factors

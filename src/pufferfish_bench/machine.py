@@ -56,6 +56,12 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def forget_peak_memory(device: torch.device) -> None:
+    """Measure the peak anew, where that can be done: the peak of a process on a CPU only grows."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_memory(device: torch.device) -> int:
     """The most memory held so far, in bytes: of the GPU, or of the process on a CPU."""
     if device.type == "cuda":

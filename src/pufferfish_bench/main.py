@@ -4,16 +4,19 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
@@ -36,9 +39,6 @@ DISK = {
     errno.ENOTDIR: "not a directory",
     errno.EEXIST: "there is a file where a directory should be",
 }
-
-SHOW_TRACEBACK = "HYDRA_FULL_ERROR" in os.environ
-os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
 
 console = Console()
 complaints = Console(stderr=True)
@@ -84,7 +84,9 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
     with open_dict(config):
         config.merge_with(PLACES)
     settings = OmegaConf.to_container(config, resolve=True)
-    return {key: value for key, value in settings.items() if key not in PLACES}
+    for key in ("root", "fetch", "mirrors"):
+        settings["dataset"].pop(key, None)
+    return {key: value for key, value in settings.items() if key not in (*PLACES, "profile")}
 
 
 def identity(config: DictConfig) -> str:
@@ -95,15 +97,18 @@ def identity(config: DictConfig) -> str:
 
 @contextlib.contextmanager
 def spoken_errors() -> Iterator[None]:
-    """What the user can mend becomes a sentence and exit code 2. HYDRA_FULL_ERROR=1 shows the traceback."""
+    """What the user can mend becomes a sentence and exit code 2. PUFFERFISH_TRACEBACK=1 shows the traceback."""
     try:
         yield
+    except BrokenPipeError:  # whoever read our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
         complain("interrupted; a run goes on from its last checkpoint with the same command")
         sys.exit(128 + signal.SIGINT)
     except (InputError, HydraException, OmegaConfBaseException, OSError) as error:
         sentence = explain(error)
-        if SHOW_TRACEBACK or sentence is None:
+        if sentence is None or os.environ.get("PUFFERFISH_TRACEBACK") == "1":
             raise
         complain(f"error: {sentence}")
         sys.exit(2)
@@ -121,7 +126,7 @@ def train(config: DictConfig) -> None:
     console.print(f"[bold]{settings['name']}[/]  ->  {directory}", highlight=False, soft_wrap=True)
     check(config)
     if run_directory.finished(directory, settings):
-        console.print(closing(read_json(directory / RUN)["summary"], directory), highlight=False, soft_wrap=True)
+        show_summary(directory)
         return
 
     import torch
@@ -131,6 +136,7 @@ def train(config: DictConfig) -> None:
     from pufferfish_bench.core import Reducer
     from pufferfish_bench.interrupts import Interrupts
     from pufferfish_bench.machine import environment
+    from pufferfish_bench.memory_format import channels_last
     from pufferfish_bench.observers import Recorder, TensorBoard, Terminal
     from pufferfish_bench.schedules import Clock
     from pufferfish_bench.trainer import Stopped, Trainer
@@ -145,15 +151,15 @@ def train(config: DictConfig) -> None:
     torch.manual_seed(config.seed)
     model = build(config.model).to(world.device)
     if config.channels_last:
-        model = model.to(memory_format=torch.channels_last)
+        model = channels_last(model, world.device)
     for group, trial in {
         "method": lambda: (method.plan(config.epochs), method.check(model)),
-        "schedule": lambda: float(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0))),
+        "schedule": lambda: math.sqrt(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0))),  # a number, not negative
         "optimizer": lambda: optimizer(model),
     }.items():
-        refuse_wrong_types(group, trial)
+        refuse_nonsense(group, trial)
 
-    interrupts = Interrupts(say=complain)
+    interrupts = Interrupts()
     manifest = {"settings": settings, **environment(world.device), "world_size": world.size}
     trainer = Trainer(
         method=method,
@@ -163,14 +169,15 @@ def train(config: DictConfig) -> None:
         reducer=Reducer,
         schedule=schedule,
         precision=precision,
-        wrap=torch.compile if config.compile else lambda module: module,
+        # static shapes: which kernels a step runs must not depend on the batches before it, or a resume would differ
+        wrap=partial(torch.compile, dynamic=False) if config.compile else lambda module: module,
         untimed_steps=config.untimed_steps,
         checkpoints=Checkpoints(directory=directory / "checkpoints", warn=complain),
         checkpoint_every=config.checkpoint_every,
         observers=[
             Recorder(directory=directory, manifest=manifest),
             TensorBoard(directory=directory / "tensorboard"),
-            Terminal(console=console, directory=directory),
+            Terminal(console=console),
         ],
         stop_requested=interrupts.requested,
     )
@@ -181,6 +188,7 @@ def train(config: DictConfig) -> None:
         except Stopped:
             console.print("stopped; a checkpoint is written, and the same command goes on from here", highlight=False)
             sys.exit(128 + interrupts.received)
+    show_summary(directory)
 
 
 @hydra.main(config_path=config_dir(), config_name="describe", version_base="1.3")
@@ -191,8 +199,11 @@ def describe_model(config: DictConfig) -> None:
 
     settings = OmegaConf.to_container(config, resolve=True)
     model = settings["model"]
-    full_size = model["width"] == 1.0
-    description = describe.describe(settings["name"], lambda: build(config.model), full_size=full_size, **model["low_rank"])
+    overrides = HydraConfig.get().overrides.task
+    as_in_paper = settings["profile_name"] == "paper" and not any("model." in override for override in overrides)
+    description = describe.describe(settings["name"], lambda: build(config.model), as_in_paper=as_in_paper, **model["low_rank"])
+    if not isinstance(config.json, bool):
+        raise InputError(f"json={config.json} is neither true nor false")
     if config.json:
         print(json.dumps(description, indent=2))
     else:
@@ -210,17 +221,25 @@ def check(config: DictConfig) -> None:
     for key in ("epochs", "checkpoint_every"):
         if config[key] < 1:
             raise InputError(f"{key}={config[key]} must be at least 1")
-    for key in ("seed", "untimed_steps"):
-        if config[key] < 0:
-            raise InputError(f"{key}={config[key]} must not be negative")
+    if config.untimed_steps < 0:
+        raise InputError(f"untimed_steps={config.untimed_steps} must not be negative")
+    if not 0 <= config.seed < 2**32:
+        raise InputError(f"seed={config.seed} is outside 0..{2**32 - 1}")
 
 
-def refuse_wrong_types(group: str, trial: Callable[[], Any]) -> None:
-    """Try a part that a config group has set up: a word where a number belongs shows now and not after hours of training."""
+def refuse_nonsense(group: str, trial: Callable[[], Any]) -> None:
+    """Try a part that a config group has set up: a wrong value shows now and not after hours of training."""
     try:
         trial()
-    except TypeError as error:
-        raise InputError(f"a setting of {group} has the wrong type: {error}") from error
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(f"a setting of {group} is wrong: {error}") from error
+
+
+def show_summary(directory: Path) -> None:
+    """The closing words of a finished run."""
+    console.print(closing(read_json(directory / RUN)["summary"], directory), highlight=False, soft_wrap=True)
 
 
 def complain(message: str) -> None:
@@ -241,11 +260,15 @@ def explain(error: BaseException) -> str | None:
 
 def run() -> None:
     """The command pufferfish-run."""
-    with spoken_errors():
-        train()
+    start(train)
 
 
 def describe() -> None:
     """The command pufferfish-describe."""
+    start(describe_model)
+
+
+def start(command: Callable[[], None]) -> None:
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
     with spoken_errors():
-        describe_model()
+        command()

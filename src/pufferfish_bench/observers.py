@@ -80,11 +80,10 @@ class TensorBoard(Observer):
 
 
 class Terminal(Observer):
-    """Prints a line an epoch and a closing summary; shows a progress bar if there is a terminal to show it on."""
+    """Prints a line an epoch; shows a progress bar if there is a terminal to show it on."""
 
-    def __init__(self, *, console: Console, directory: Path):
+    def __init__(self, *, console: Console):
         self.console = console
-        self.directory = directory
         self.progress = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.1f} steps/s  {task.fields[metric]}"),
@@ -94,7 +93,7 @@ class Terminal(Observer):
 
     def run_started(self, run: Run) -> None:
         if run.epoch or run.step:
-            self.say(f"resuming at epoch {run.epoch}, step {run.step}")
+            self.say(f"resuming in epoch {run.epoch + 1} after {run.step} steps")
         self.steps = sum(run.task.steps(epoch) for epoch in range(run.epochs))
         done = sum(run.task.steps(epoch) for epoch in range(run.epoch)) + run.step
         self.bar = self.progress.add_task("", total=self.steps, completed=done, loss=0.0, rate=0.0, metric="")
@@ -137,11 +136,6 @@ class Terminal(Observer):
             f"epoch {row['epoch'] + 1:>3}/{run.epochs}  {row['phase']:<9} loss {row['loss']:.4f}  "
             f"{self.metric} {row[self.metric]:.2f}  lr {row['learning_rate']:g}  {row['seconds']:.1f} s"
         )
-
-    def run_ended(self, run: Run) -> None:
-        self.progress.stop()
-        summary = records.read_json(self.directory / RUN)["summary"]
-        self.say(records.closing(summary, self.directory))
 
     def closed(self) -> None:
         self.progress.stop()

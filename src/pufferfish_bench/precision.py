@@ -28,9 +28,11 @@ class FullPrecision:
     """float32 throughout."""
 
     remedy = ""  # what else to try when the loss is not finite
+    arithmetic_began = False  # in this process, which may train several runs
 
     def prepare(self, device: torch.device) -> None:
-        """Called once, before the process does any arithmetic."""
+        """Called before a run does any arithmetic."""
+        FullPrecision.arithmetic_began = True
 
     def autocast(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -58,7 +60,8 @@ class MixedPrecision(FullPrecision):
 
     def prepare(self, device: torch.device) -> None:
         if device.type == "cpu":
-            limit_onednn()
+            limit_onednn(too_late=FullPrecision.arithmetic_began)
+        super().prepare(device)
         self.device = device
         self.dtype = torch.float16 if device.type == "cuda" else torch.bfloat16
         self.scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")
@@ -80,14 +83,18 @@ class MixedPrecision(FullPrecision):
         return self.scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scaler.load_state_dict(state)
+        if state:  # empty where the run was begun on a CPU
+            self.scaler.load_state_dict(state)
 
 
-def limit_onednn() -> None:
-    """Keep this process from instructions that would kill it. oneDNN reads the limit at its first use, so this goes first."""
+def limit_onednn(*, too_late: bool) -> None:
+    """Keep this process from instructions that would kill it; oneDNN reads the limit at its first use and never again."""
     limit = safe_limit(BFLOAT16_CONVOLUTION)
-    if limit:
-        os.environ[LIMIT] = limit
+    if limit == os.environ.get(LIMIT):
+        return
+    if too_late:
+        raise InputError(f"precision=amp needs {LIMIT}={limit} on this CPU before anything is trained: set it, or sweep apart")
+    os.environ[LIMIT] = limit
 
 
 def safe_limit(program: str) -> str | None:

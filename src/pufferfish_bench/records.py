@@ -10,11 +10,18 @@ RUN, EPOCHS = "run.json", "epochs.jsonl"
 Row = dict[str, Any]
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file whole."""
+def replace_file(path: Path, text: str) -> None:
+    """Put `text` under `path`, whole or not at all, and on disk when this returns."""
     beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(content, indent=2) + "\n")
+    with beside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     beside.replace(path)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    replace_file(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -39,16 +46,17 @@ def read_rows(path: Path) -> list[Row]:
 
 def rewrite_rows(path: Path, rows: Iterable[Row]) -> None:
     """Replace all rows."""
-    beside = path.with_name(path.name + ".part")
-    beside.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    beside.replace(path)
+    replace_file(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
     """The figures a table wants of a run: the last row, the best of the metric, and the time of all epochs."""
     last = rows[-1]
     best = max(rows, key=lambda row: row[metric] if higher_is_better else -row[metric])
-    phase = [row["seconds"] for row in rows if row["phase"] == last["phase"]]
+    # an epoch of the last phase, where the method pays: from the timed steps, as the first ones of a phase warm up
+    phase = [row for row in rows if row["phase"] == last["phase"]]
+    timed = sum(row["seconds"] - row.get("seconds_first_steps", 0.0) for row in phase)
+    steps = sum(row["timed_steps"] for row in phase)
     return {
         "metric": metric,
         metric: last[metric],
@@ -59,7 +67,7 @@ def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
         "macs": last["macs"],
         "epochs": len(rows),
         "seconds": sum(row["seconds"] for row in rows),
-        "seconds_per_epoch": sum(phase) / len(phase),  # of the last phase: what the method buys
+        "seconds_per_epoch": timed / steps * last["steps"] if steps else last["seconds"],
     }
 
 

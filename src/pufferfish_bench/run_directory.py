@@ -47,4 +47,6 @@ def alone(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{directory} is being written by another process; wait for it or stop it") from None
+        except OSError:  # some network file systems have no locks: nobody to ask, so go on
+            pass
         yield

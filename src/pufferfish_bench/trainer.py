@@ -1,6 +1,7 @@
 """One loop for every method. Nothing here knows a method, a model or a dataset by name."""
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -75,7 +76,8 @@ class Trainer:
                     self.train_phase(run)
             self.tell("run_ended", run)
         finally:
-            self.tell("closed")
+            for observer in reversed(self.observers):
+                observer.closed()
         return run
 
     def enter_phase(self, run: Run, saved: dict[str, Any] | None) -> None:
@@ -97,8 +99,10 @@ class Trainer:
         while run.epoch < run.phase.epochs.stop and not (run.phase.until and run.phase.until(run)):
             row = self.train_epoch(run)
             self.tell("epoch_ended", run, row)
-            if run.epoch % self.checkpoint_every == 0 or run.epoch == run.epochs:
+            if run.epoch % self.checkpoint_every == 0:
                 self.save(run)
+        if run.epoch % self.checkpoint_every:
+            self.save(run)  # a phase ends with a checkpoint
 
     def train_epoch(self, run: Run) -> dict[str, Any]:
         """Train one epoch, or what is left of it; return its row of the record."""
@@ -121,6 +125,8 @@ class Trainer:
         seconds, timed_steps = run.watch.take()
         start = time.perf_counter()
         metrics = self.evaluate(run)
+        if not all(math.isfinite(value) for value in metrics.values()):
+            self.refuse_diverged(run, step=steps - 1)
         row = {
             "phase": run.phase.name,
             "epoch": epoch,
@@ -198,6 +204,7 @@ class Trainer:
         run.parameters = counting.parameters(run.model)
         run.macs = counting.macs(run.model, *run.task.example())[""]
         run.watch.phase_started()
+        machine.forget_peak_memory(run.world.device)
 
     def carry(self, run: Run, carried: dict[str, dict[str, Any]]) -> None:
         parameters = dict(run.model.named_parameters())
@@ -250,13 +257,14 @@ class Trainer:
 
     def check_loss(self, run: Run) -> None:
         bad = run.tally.first_bad_step()
-        if bad is None:
-            return
+        if bad is not None:
+            self.refuse_diverged(run, step=bad)
+
+    def refuse_diverged(self, run: Run, *, step: int) -> None:
         kept = self.checkpoints.paths()
         raise InputError(
-            f"the loss is not finite at step {bad} of epoch {run.epoch} (phase {run.phase.name}, learning rate "
-            f"{run.learning_rate:g}); try a lower schedule.learning_rate"
-            f"{self.precision.remedy}. "
+            f"the loss is not finite at step {step + 1} of epoch {run.epoch + 1} (phase {run.phase.name}, learning rate "
+            f"{run.learning_rate:g}); try a lower schedule.learning_rate{self.precision.remedy}. "
             + (f"The last good checkpoint is kept: {kept[-1]}" if kept else "There was no checkpoint yet.")
         )
 

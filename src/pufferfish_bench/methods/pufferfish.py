@@ -19,6 +19,8 @@ class Pufferfish(Method):
             raise InputError(f"method.start={start} is not known; allowed: {', '.join(STARTS)}")
         if momentum not in ("fresh", "carry"):
             raise InputError(f"method.momentum={momentum} is not known; allowed: fresh, carry")
+        if start == "random" and momentum == "carry":
+            raise InputError("method.momentum=carry has no meaning with method.start=random: the factors are new")
         self.warmup_epochs = warmup_epochs
         self.factorise = STARTS[start](layers=layers, carry_momentum=momentum == "carry")
 
@@ -32,7 +34,10 @@ class Pufferfish(Method):
         return [*phases, Phase("low_rank", range(warmup, epochs), enter=self.factorise)]
 
     def check(self, model: nn.Module) -> None:
-        low_rank.choose(model, **self.factorise.layers)
+        choice = low_rank.choose(model, **self.factorise.layers)
+        if not choice.ranks:
+            left = "; ".join(f"{layer}: {reason}" for layer, reason in choice.left.items())
+            raise InputError(f"model.low_rank leaves no layer to factorise{f' ({left})' if left else ''}")
 
 
 class FactoriseBySVD(Surgery):

@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pufferfish_bench.models.scaling import scaled
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
@@ -29,7 +31,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, *, classes: int, width: float, stem_norm: bool):
         super().__init__()
-        channels = [max(1, int(c * width)) for c in (64, 128, 256, 512)]
+        channels = [scaled(full, width) for full in (64, 128, 256, 512)]
         self.conv1 = nn.Conv2d(3, channels[0], 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels[0]) if stem_norm else nn.Identity()
         inputs = channels[0]

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pufferfish_bench.models.scaling import scaled
+
 POOL = "pool"
 VGG11 = (64, POOL, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512, POOL)
 VGG19 = (64, 64, POOL, 128, 128, POOL, *[256] * 4, POOL, *[512] * 4, POOL, *[512] * 4, POOL)
@@ -64,11 +66,6 @@ class LotteryVGG(VGG):
         elif isinstance(layer, nn.BatchNorm2d):
             nn.init.uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-
-
-def scaled(channels: int, width: float) -> int:
-    """Channels of a miniature: the full net's times `width`, at least one."""
-    return max(1, int(channels * width))
 
 
 def vgg11(*, classes: int, width: float) -> VGG:

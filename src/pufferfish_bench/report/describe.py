@@ -16,7 +16,7 @@ IMAGE = (1, 3, 32, 32)
 NETS = ("vanilla", "hybrid", "low_rank")
 
 
-def describe(name: str, build: Callable[[], nn.Module], *, first: str | None, full_size: bool, **layers: Any) -> dict[str, Any]:
+def describe(name: str, build: Callable[[], nn.Module], *, first: str | None, as_in_paper: bool, **layers: Any) -> dict[str, Any]:
     """Shapes, ranks, parameters and MACs of every layer of the hybrid net, and the totals of all three nets."""
     with torch.device("meta"):
         example = torch.empty(IMAGE)
@@ -42,7 +42,7 @@ def describe(name: str, build: Callable[[], nn.Module], *, first: str | None, fu
                 "macs_hybrid": after[layer],
             }
         )
-    paper = paper_numbers()["models"].get(name, {}) if full_size else {}
+    paper = paper_numbers()["models"].get(name, {}) if as_in_paper else {}
     totals = {}
     for net, model in zip(NETS, (vanilla, hybrid, fully), strict=True):
         totals[net] = {

@@ -35,13 +35,13 @@ def cifar10(
     if fetch and faults(folder, files):
         archive = download.fetch(mirrors, Path(root) / source.filename, md5=source.tgz_md5)
         download.extract(archive, Path(root))
-    found = faults(folder, files)
-    if found:
+    try:
+        train, test = (as_tensors(source(root, train=part)) for part in (True, False))
+    except RuntimeError:  # torchvision found a file missing or damaged; which one, it does not say
         raise InputError(
-            f"CIFAR-10 is not in {folder.resolve()}: {'; '.join(found)}. Give its place with data_root=DIR or "
-            "PUFFERFISH_DATA, fetch it with download=true, or use the embedded data: dataset=synthetic_images"
-        )
-    train, test = (as_tensors(source(root, train=part)) for part in (True, False))
+            f"CIFAR-10 is not in {folder.resolve()}: {'; '.join(faults(folder, files))}. Give its place with data_root=DIR "
+            "or PUFFERFISH_DATA, fetch it with download=true, or use the embedded data: dataset=synthetic_images"
+        ) from None
     if train_images is not None:
         if not 1 <= train_images <= len(train[1]):
             raise InputError(f"dataset.train_images={train_images} is outside 1..{len(train[1])}")

@@ -32,8 +32,9 @@ class Images(Task):
         seed: int,
         device: torch.device,
     ):
-        if batch_size < 1:
-            raise InputError(f"batch_size={batch_size} must be at least 1")
+        for name, size in (("batch_size", batch_size), ("dataset.test_batch_size", test_batch_size)):
+            if size < 1:
+                raise InputError(f"{name}={size} must be at least 1")
         found = int(max(train[1].max(), test[1].max())) + 1
         if found > classes:
             raise InputError(f"dataset.classes={classes}, but the data has {found} classes")
@@ -50,12 +51,12 @@ class Images(Task):
         return -(-len(self.train_labels) // self.batch_size)
 
     def batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        order, *moves = shuffle_and_moves(len(self.train_labels), seed=self.seed, epoch=epoch)
-        device = self.train_labels.device
+        drawn = shuffle_and_moves(len(self.train_labels), seed=self.seed, epoch=epoch)
+        order, *moves = (numbers.to(self.train_labels.device) for numbers in drawn)  # at once: no step waits for a copy
         for first in range(start * self.batch_size, len(order), self.batch_size):
             batch = slice(first, first + self.batch_size)
-            chosen = order[batch].to(device)
-            images = augment(self.train_images[chosen], *(move[batch].to(device) for move in moves))
+            chosen = order[batch]
+            images = augment(self.train_images[chosen], *(move[batch] for move in moves))
             yield self.normalise(images), self.train_labels[chosen]
 
     def loss(self, model: Callable[..., Tensor], batch: Any) -> Tensor:

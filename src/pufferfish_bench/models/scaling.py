@@ -1,0 +1,10 @@
+"""The width of a miniature."""
+
+from pufferfish_bench.errors import InputError
+
+
+def scaled(channels: int, width: float) -> int:
+    """The full net's channels times `width`, at least one."""
+    if not isinstance(width, int | float) or width <= 0:
+        raise InputError(f"model.width={width} is not a number above 0")
+    return max(1, int(channels * width))
