@@ -2,14 +2,12 @@
 
 import contextlib
 import errno
-import hashlib
 import json
 import math
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,16 +17,14 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.utils import instantiate
-from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from pufferfish_bench import run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, closing, read_json
-
-# Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
-PLACES = {"data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1}
+from pufferfish_bench.settings import Settings, check, identity, settings_of
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
@@ -44,55 +40,10 @@ console = Console()
 complaints = Console(stderr=True)
 
 
-@dataclass
-class Settings:
-    """The types of the settings, so that a word where a number belongs is refused; their values have their home in conf/."""
-
-    model: Any = MISSING
-    dataset: Any = MISSING
-    method: Any = MISSING
-    profile: Any = MISSING
-    precision: Any = MISSING
-    optimizer: Any = MISSING
-    schedule: Any = MISSING
-    name: str = MISSING
-    seed: int = MISSING
-    epochs: int = MISSING
-    warmup_epochs: int = MISSING
-    batch_size: int = MISSING
-    channels_last: bool = MISSING
-    compile: bool = MISSING
-    deterministic: bool = MISSING
-    untimed_steps: int = MISSING
-    device: str = MISSING
-    data_root: str = MISSING
-    download: bool = MISSING
-    run_root: str = MISSING
-    run_dir: str = MISSING
-    checkpoint_every: int = MISSING
-
-
 def config_dir() -> str:
     """conf/ inside the installed package, or at the top of the repository in an editable install."""
     inside = Path(__file__).parent / "conf"
     return str(inside if inside.is_dir() else Path(__file__).parents[2] / "conf")
-
-
-def settings_of(config: DictConfig) -> dict[str, Any]:
-    """What is trained, as plain data: every setting with its value, but for the places."""
-    config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-    with open_dict(config):
-        config.merge_with(PLACES)
-    settings = OmegaConf.to_container(config, resolve=True)
-    for key in ("root", "fetch", "mirrors"):
-        settings["dataset"].pop(key, None)
-    return {key: value for key, value in settings.items() if key not in (*PLACES, "profile")}
-
-
-def identity(config: DictConfig) -> str:
-    """Eight letters that stand for the settings."""
-    words = json.dumps(settings_of(config), sort_keys=True)
-    return hashlib.sha256(words.encode()).hexdigest()[:8]
 
 
 @contextlib.contextmanager
@@ -214,17 +165,6 @@ def build(model: DictConfig) -> Any:
     """The network itself; what is to be factored in it is the method's business."""
     arguments = OmegaConf.to_container(model, resolve=True)
     return instantiate({key: value for key, value in arguments.items() if key != "low_rank"})
-
-
-def check(config: DictConfig) -> None:
-    """Refuse numbers that make no sense before anything slow begins."""
-    for key in ("epochs", "checkpoint_every"):
-        if config[key] < 1:
-            raise InputError(f"{key}={config[key]} must be at least 1")
-    if config.untimed_steps < 0:
-        raise InputError(f"untimed_steps={config.untimed_steps} must not be negative")
-    if not 0 <= config.seed < 2**32:
-        raise InputError(f"seed={config.seed} is outside 0..{2**32 - 1}")
 
 
 def refuse_nonsense(group: str, trial: Callable[[], Any]) -> None:
