@@ -84,24 +84,24 @@ def test_every_model_runs_with_pufferfish(invoke: Command, tmp_path: Path, model
 
 
 @pytest.mark.parametrize("rows_written", [0, 1, 3])  # in the warm-up, after the switch, at the end
-def test_a_run_killed_in_the_middle_goes_on_to_the_same_end(command: Command, arguments, tmp_path: Path, rows_written: int):
+def test_a_run_killed_in_the_middle_goes_on_to_the_same_end(invoke: Command, arguments, tmp_path: Path, rows_written: int):
     settings = ("method=pufferfish", *SMALL, "warmup_epochs=1")
-    assert command(*settings, "run_dir=whole").returncode == 0
+    assert invoke(*settings, "run_dir=whole").returncode == 0
     words = arguments(*settings, "run_dir=killed")
     events = tmp_path / "killed" / "tensorboard"
     killed = interrupt(
         words, tmp_path, signal.SIGKILL, lambda: events.exists() and len(read_rows(tmp_path / "killed" / EPOCHS)) >= rows_written
     )
     assert killed.returncode == -signal.SIGKILL
-    finished = command(*settings, "run_dir=killed")
+    finished = invoke(*settings, "run_dir=killed")
     assert finished.returncode == 0, finished.stderr
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_a_checkpoint_and_a_resume_makes_the_run_whole(command: Command, arguments, tmp_path: Path, number: int):
+def test_a_signal_leaves_a_checkpoint_and_a_resume_makes_the_run_whole(invoke: Command, arguments, tmp_path: Path, number: int):
     settings = ("method=pufferfish", *SMALL, "checkpoint_every=4")
-    assert command(*settings, "run_dir=whole").returncode == 0
+    assert invoke(*settings, "run_dir=whole").returncode == 0
     words = arguments(*settings, "run_dir=stopped")
     stopped = interrupt(words, tmp_path, number, lambda: len(read_rows(tmp_path / "stopped" / EPOCHS)) >= 1)
     assert stopped.returncode == 128 + number
@@ -110,7 +110,7 @@ def test_a_signal_leaves_a_checkpoint_and_a_resume_makes_the_run_whole(command: 
     saved = final_state(tmp_path / "stopped")
     assert saved["epoch"] >= 1
     assert saved["step"] >= 1
-    finished = command(*settings, "run_dir=stopped")
+    finished = invoke(*settings, "run_dir=stopped")
     assert f"resuming in epoch {saved['epoch'] + 1} after {saved['step']} steps" in finished.stdout
     assert_same_run(tmp_path / "stopped", tmp_path / "whole")
     assert [entry["step"] for entry in read_json(tmp_path / "stopped" / RUN)["resumed"]] == [saved["step"]]
@@ -146,14 +146,14 @@ def test_a_directory_with_other_settings_is_refused_with_the_difference(invoke: 
     assert "schedule.learning_rate: 0.1 -> 0.2" in refused.stderr
 
 
-def test_two_processes_do_not_write_one_run(command: Command, arguments, tmp_path: Path):
+def test_two_processes_do_not_write_one_run(invoke: Command, arguments, tmp_path: Path):
     slow = (*SMALL, "run_dir=run", "epochs=200", "schedule.milestones=[100]")
     process = subprocess.Popen(arguments(*slow), cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:
         while not read_rows(tmp_path / "run" / EPOCHS):
             assert process.poll() is None
             time.sleep(0.01)
-        refused = command(*slow)
+        refused = invoke(*slow)
     finally:
         process.kill()
         process.wait()
@@ -256,8 +256,8 @@ def test_help_config_and_mistakes_do_not_wait_for_torch(flags: list[str], tmp_pa
     assert finished.stdout or finished.stderr
 
 
-def test_a_terminal_shows_progress_and_a_pipe_does_not(command: Command, arguments, tmp_path: Path):
-    assert "\x1b" not in command(*QUICK, "run_dir=piped").stdout
+def test_a_terminal_shows_progress_and_a_pipe_does_not(invoke: Command, arguments, tmp_path: Path):
+    assert "\x1b" not in invoke(*QUICK, "run_dir=piped").stdout
     leader, follower = pty.openpty()
     words, environment = arguments(*SMALL, "run_dir=shown"), os.environ | {"TERM": "xterm"}
     process = subprocess.Popen(words, cwd=tmp_path, stdout=follower, stderr=follower, env=environment)
