@@ -138,6 +138,13 @@ def test_the_directory_is_the_settings_and_not_the_places(invoke: Command, tmp_p
         assert (tmp_path / name / RUN).exists()
 
 
+def test_where_data_lies_and_comes_from_is_not_part_of_a_run(invoke: Command):
+    places = ("data_root=nowhere", "data_root=elsewhere", "dataset.mirrors=[http://127.0.0.1:9/x]")
+    headers = {invoke("dataset=cifar10", "data_root=nowhere", place).stdout.splitlines()[0] for place in places}
+    assert len(headers) == 1
+    assert invoke("dataset=cifar10", "data_root=nowhere", "dataset.train_images=9").stdout.splitlines()[0] not in headers
+
+
 def test_a_directory_with_other_settings_is_refused_with_the_difference(invoke: Command):
     invoke(*QUICK, "epochs=1")
     refused = invoke(*QUICK, "epochs=2", "schedule.learning_rate=0.2")
