@@ -5,7 +5,7 @@ INSTALLED := .venv/installed
 # a miniature ResNet-18 on 4,000 embedded images: long enough to learn, short enough to wait for
 DEMO := model=resnet18 profile=smoke epochs=8 warmup_epochs=2 schedule.milestones=[5,7] dataset.train_images=4000
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test bench lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,6 +18,10 @@ demo: $(INSTALLED)  ## train a miniature ResNet-18, vanilla and Pufferfish, on e
 
 test: $(INSTALLED)  ## all tests; PUFFERFISH_DATA=DIR adds those on real data
 	$(BIN)/pytest
+
+bench: $(INSTALLED)  ## speed, as ratios measured in one run, into results/bench/; PUFFERFISH_DATA=DIR holds imagenet_sample
+	$(BIN)/python -m pufferfish_bench.bench.step
+	$(BIN)/python -m pufferfish_bench.bench.loader "$${PUFFERFISH_DATA:-data}/imagenet_sample/train"
 
 lint: $(INSTALLED)  ## ruff: faults and format
 	$(BIN)/ruff check .

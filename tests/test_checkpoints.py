@@ -17,23 +17,18 @@ def state(epoch: int, step: int = 0) -> dict:
     return {"epoch": epoch, "step": step, "model": {"weight": torch.full((100,), float(epoch))}, "plain": [{"a": 1.5, "b": None}]}
 
 
-def store(directory: Path) -> tuple[Checkpoints, list[str]]:
-    warnings: list[str] = []
-    return Checkpoints(directory=directory, warn=warnings.append), warnings
-
-
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path):
-    keeper, warnings = store(tmp_path)
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    keeper = Checkpoints(directory=tmp_path)
     assert keeper.load() is None
     keeper.save(state(3, 7))
     loaded = keeper.load()
     assert torch.equal(loaded.pop("model")["weight"], state(3)["model"]["weight"])
     assert loaded == {"epoch": 3, "step": 7, "plain": [{"a": 1.5, "b": None}]}
-    assert not warnings
+    assert not caplog.messages
 
 
 def test_the_newest_and_the_one_before_it_are_kept(tmp_path: Path):
-    keeper, _ = store(tmp_path)
+    keeper = Checkpoints(directory=tmp_path)
     for epoch, step in ((1, 0), (2, 0), (2, 9), (2, 10), (10, 0)):
         keeper.save(state(epoch, step))
     assert [path.name for path in tmp_path.iterdir() if path not in keeper.paths()] == []
@@ -56,25 +51,25 @@ def test_any_flipped_bit_and_any_cut_is_noticed(tmp_path_factory: pytest.TempPat
         checkpoints.read(path)
 
 
-def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_used(tmp_path: Path):
-    keeper, warnings = store(tmp_path)
+def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_used(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    keeper = Checkpoints(directory=tmp_path)
     keeper.save(state(1))
     newest = keeper.save(state(2))
     newest.write_bytes(newest.read_bytes()[:-5])
     assert keeper.load()["epoch"] == 1
-    assert len(warnings) == 1
-    assert newest.name in warnings[0]
+    assert len(caplog.messages) == 1
+    assert newest.name in caplog.messages[0]
     keeper.save(state(2))
     assert keeper.load()["epoch"] == 2
 
 
-def test_when_no_checkpoint_is_whole_it_is_said_that_the_run_starts_anew(tmp_path: Path):
-    keeper, warnings = store(tmp_path)
+def test_when_no_checkpoint_is_whole_it_is_said_that_the_run_starts_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    keeper = Checkpoints(directory=tmp_path)
     for epoch in (1, 2):
         keeper.save(state(epoch)).write_bytes(b"nothing")
     assert keeper.load() is None
-    assert ["before it" in warning for warning in warnings] == [True, True]
-    assert ["starting anew" in warning for warning in warnings] == [False, True]
+    assert ["before it" in warning for warning in caplog.messages] == [True, True]
+    assert ["starting anew" in warning for warning in caplog.messages] == [False, True]
 
 
 def test_a_full_disk_leaves_the_checkpoints_as_they_were(tmp_path: Path):
@@ -84,7 +79,7 @@ def test_a_full_disk_leaves_the_checkpoints_as_they_were(tmp_path: Path):
     if mounted.returncode:
         pytest.skip(f"no small disk to fill: {mounted.stderr.strip()}")
     try:
-        keeper, _ = store(small)
+        keeper = Checkpoints(directory=small)
         keeper.save(state(1))
         with pytest.raises(OSError, match="No space left") as caught:
             keeper.save(state(2) | {"model": {"weight": torch.zeros(100_000)}})

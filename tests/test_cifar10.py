@@ -17,31 +17,31 @@ from pufferfish_bench.tasks.cifar10 import MEAN, STD, cifar10
 from pufferfish_bench.vision import torchvision
 
 SETTINGS = {
-    "fetch": False, "mirrors": [], "train_images": None, "classes": 10, "batch_size": 128, "test_batch_size": 300, "seed": 1,
-    "device": torch.device("cpu"),
+    "fetch": False, "mirrors": [], "train_images": None, "classes": 10, "label_smoothing": 0.0, "batch_size": 128,
+    "test_batch_size": 300, "seed": 1, "device": torch.device("cpu"),
 }  # fmt: skip
 
 
 def test_the_real_files_give_the_images_everybody_has(data_root: Path):
     task = cifar10(root=str(data_root), **SETTINGS)
-    assert task.train_images.shape == (50_000, 3, 32, 32)
-    assert task.test_images.shape == (10_000, 3, 32, 32)
-    assert task.train_labels.bincount().tolist() == [5000] * 10
+    assert task.train.images.shape == (50_000, 3, 32, 32)
+    assert task.test.images.shape == (10_000, 3, 32, 32)
+    assert task.train.labels.bincount().tolist() == [5000] * 10
     assert task.steps(0) == 391
     # the first image: a frog, with the pixels that everybody has there
-    assert task.train_labels[0] == 6
-    assert task.train_images[0, :, 0, 0].tolist() == [59, 62, 63]
+    assert task.train.labels[0] == 6
+    assert task.train.images[0, :, 0, 0].tolist() == [59, 62, 63]
     # the constants are the mean and the spread of these very images
     for channel in range(3):
-        pixels = task.train_images[:, channel].float() / 255
+        pixels = task.train.images[:, channel].float() / 255
         assert float(pixels.mean()) == pytest.approx(MEAN[channel], abs=1e-3)
         assert float(pixels.std()) == pytest.approx(STD[channel], abs=1e-3)
 
 
 def test_a_share_of_the_images_is_the_first_ones(data_root: Path):
     whole, part = (cifar10(root=str(data_root), **SETTINGS | {"train_images": count}) for count in (None, 300))
-    assert torch.equal(part.train_images, whole.train_images[:300])
-    assert torch.equal(part.test_labels, whole.test_labels)
+    assert torch.equal(part.train.images, whole.train.images[:300])
+    assert torch.equal(part.test.labels, whole.test.labels)
     with pytest.raises(InputError, match="train_images=50001"):
         cifar10(root=str(data_root), **SETTINGS | {"train_images": 50_001})
 
@@ -96,7 +96,7 @@ def test_download_fetches_checks_and_unpacks_the_archive(
     monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", download.md5_of(archive))
     dead = "http://127.0.0.1:9/cifar-10-python.tar.gz"
     task = cifar10(root=str(tmp_path / "data"), **SETTINGS | {"fetch": True, "mirrors": [dead, address]})
-    assert len(task.train_labels) == 50_000
+    assert len(task.train.labels) == 50_000
 
 
 def test_an_archive_that_is_not_the_published_one_is_refused_by_host_and_checksum(mirror: tuple[Path, str], tmp_path: Path):

@@ -44,14 +44,15 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 def interrupt(
-    words: list[str], directory: Path, number: int, ready: Callable[[], bool], **options: Any
+    words: list[str], directory: Path, number: int, ready: Callable[[], bool], *, to_all: bool = False
 ) -> subprocess.CompletedProcess:
-    """Start a run, send it a signal once `ready`, and wait for its end."""
-    process = subprocess.Popen(words, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    """Start a run, send it a signal once `ready`, or to all its processes as a terminal does, and wait for its end."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(words, cwd=directory, start_new_session=True, **pipes)
     while not ready():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    process.send_signal(number)
+    (os.killpg if to_all else os.kill)(process.pid, number)
     output, errors = process.communicate(timeout=120)
     return subprocess.CompletedProcess(words, process.returncode, output, errors)
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.tasks.images import PADDING, Images, augment
+from pufferfish_bench.tasks.images import Images
+from pufferfish_bench.tasks.memory import PADDING, InOrder, augment, in_memory
 from tests.conftest import TinyNet, tiny_task
 
 
@@ -35,9 +36,8 @@ def test_the_vectorised_augmentation_is_pad_crop_flip_of_each_image(moves: list,
 @given(start=st.integers(0, 7), epoch=st.integers(0, 300))
 def test_an_epoch_entered_in_the_middle_gives_the_rest_of_it(start: int, epoch: int):
     task = tiny_task()
-    whole = list(task.batches(epoch, 0))
+    whole, rest = ([(images.clone(), labels) for images, labels in task.batches(epoch, first)] for first in (0, start))
     assert len(whole) == task.steps(epoch)
-    rest = list(task.batches(epoch, start))
     assert len(rest) == len(whole) - start
     for (images, labels), (same_images, same_labels) in zip(rest, whole[start:], strict=True):
         assert torch.equal(images, same_images)
@@ -47,7 +47,7 @@ def test_an_epoch_entered_in_the_middle_gives_the_rest_of_it(start: int, epoch: 
 def test_every_image_is_seen_once_an_epoch_and_in_another_order_each_epoch_and_seed():
     def order(seed: int, epoch: int) -> list[int]:
         task = tiny_task(seed=seed)
-        task.train_labels = torch.arange(50)  # each image wears its number
+        task.train.labels = torch.arange(50)  # each image wears its number
         return torch.cat([labels for _, labels in task.batches(epoch, 0)]).tolist()
 
     orders = [order(seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
@@ -57,7 +57,7 @@ def test_every_image_is_seen_once_an_epoch_and_in_another_order_each_epoch_and_s
 
 def test_every_crop_position_and_both_mirror_images_occur():
     task = tiny_task(images=4000, batch_size=4000)
-    task.train_images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(4000, 3, 16, 16)
+    task.train.images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(4000, 3, 16, 16)
     images, _ = next(task.batches(0, 0))
     assert len(images.flatten(1).unique(dim=0)) == 2 * (2 * PADDING + 1) ** 2
 
@@ -77,15 +77,63 @@ def test_normalising_is_pixel_over_255_minus_mean_over_std():
 def test_evaluation_is_the_mean_over_all_images_whatever_the_batch_size():
     task, model = tiny_task(), TinyNet().eval()
     with torch.no_grad():
-        logits = model(task.normalise(task.test_images))
+        logits = model(task.normalise(task.test.images))
         figures = task.evaluate(model)
-    assert figures["test_loss"] == pytest.approx(float(F.cross_entropy(logits, task.test_labels)), rel=1e-5)
-    assert figures["test_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == task.test_labels).float().mean()))
+    assert figures["test_loss"] == pytest.approx(float(F.cross_entropy(logits, task.test.labels)), rel=1e-5)
+    assert figures["test_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == task.test.labels).float().mean()))
 
 
-@pytest.mark.parametrize(("changes", "words"), [({"classes": 3}, "classes=3"), ({"batch_size": 0}, "batch_size=0")])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"classes": 3}, "classes=3"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"label_smoothing": 1.0}, "label_smoothing=1"),
+        ({"label_smoothing": -0.1}, "label_smoothing=-0.1"),
+    ],
+)
 def test_settings_that_do_not_fit_the_data_are_refused(changes: dict, words: str):
     pixels, labels = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4)
     fitting = {"classes": 4, "batch_size": 2, "test_batch_size": 2, "mean": (0.0,) * 3, "std": (1.0,) * 3, "seed": 1}
+    fitting |= {"label_smoothing": 0.0}
     with pytest.raises(InputError, match=words):
-        Images(train=(pixels, labels), test=(pixels, labels), device=torch.device("cpu"), **fitting | changes)
+        in_memory(train=(pixels, labels), test=(pixels, labels), device=torch.device("cpu"), **fitting | changes)
+
+
+def smoothed_by_the_paper(logits: Tensor, labels: Tensor, share: float) -> Tensor:
+    """1 - share for the right class, the share spread over the others."""
+    classes = logits.shape[1]
+    target = torch.full_like(logits, share / (classes - 1)).scatter(1, labels[:, None], 1 - share)
+    return -(target * logits.log_softmax(1)).sum(1).mean()
+
+
+@given(classes=st.integers(2, 12), share=st.floats(0.01, 0.5))
+def test_label_smoothing_gives_the_share_to_the_wrong_classes(classes: int, share: float):
+    logits, labels = torch.randn(7, classes, dtype=torch.double), torch.randint(classes, (7,))
+    task = judge(logits, labels, label_smoothing=share)
+    torch.testing.assert_close(task.loss(lambda _: logits, (None, labels)), smoothed_by_the_paper(logits, labels, share))
+
+
+def test_for_a_thousand_classes_the_smoothing_is_the_authors():
+    assert judge(torch.zeros(1, 1000), torch.zeros(1, dtype=torch.long), label_smoothing=0.1).smoothing == pytest.approx(
+        0.1001001
+    )
+
+
+@given(classes=st.integers(6, 12))
+def test_top_five_is_where_the_right_class_is_among_the_five_highest(classes: int):
+    logits, labels = torch.randn(9, classes), torch.randint(classes, (9,))
+    among = [int(label) in sorted(range(classes), key=lambda k: -row[k])[:5] for row, label in zip(logits, labels, strict=True)]
+    figures = judge(logits, labels, top=(5,)).evaluate(lambda images: logits[images[:, 0, 0, 0].long()])
+    assert figures["test_top5"] == pytest.approx(100 * sum(among) / 9)
+    assert figures["test_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == labels).float().mean()))
+
+
+def judge(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0, top: tuple[int, ...] = ()) -> Images:
+    """A task whose images are their own numbers, two to a batch, for a model that looks its answer up."""
+    numbers = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 1, 1)
+    source = InOrder(numbers, labels, batch_size=2, device=torch.device("cpu"))
+    return Images(
+        train=source, test=source, classes=logits.shape[1], mean=(0.0,) * 3, std=(1 / 255,) * 3,
+        label_smoothing=label_smoothing, top=top, device=torch.device("cpu"),
+    )  # fmt: skip

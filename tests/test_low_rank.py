@@ -173,6 +173,7 @@ def test_weights_that_are_not_finite_are_told_apart_from_a_solver_that_failed():
 def test_the_first_layer_the_kept_layers_and_explicit_ranks_are_honoured():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(5)))
     assert low_rank.choose(model, keep=["4"], first="1", rank_ratio=0.25, ranks={"2": 5}).ranks == {"1": 2, "2": 5, "3": 2}
+    assert low_rank.choose(model, keep=["4"], first="1", rank_ratio=0.25, ranks={"2": 0.5}).ranks == {"1": 2, "2": 4, "3": 2}
     assert low_rank.choose(model, keep=["[01]"], first=None, rank_ratio=0.01, ranks={}).ranks == {"2": 1, "3": 1, "4": 1}
 
 

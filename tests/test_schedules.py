@@ -35,6 +35,20 @@ def test_the_paper_profile_has_the_papers_settings():
     assert (config.model.width, config.dataset.train_images) == (1.0, None)
 
 
+def test_the_imagenet_recipe_is_the_papers_and_its_variant_that_of_the_eb_comparison():
+    recipes = {}
+    for model in ("resnet50", "wrn50_2", "resnet50_eb"):
+        with initialize_config_dir(main.config_dir(), version_base="1.3"):
+            config = compose("config", [f"model={model}", "method=pufferfish"])
+        assert (config.epochs, config.method.warmup_epochs, config.batch_size) == (90, 10, 256)
+        assert (config.optimizer.momentum, config.optimizer.weight_decay, config.optimizer.decay_vectors) == (0.9, 1e-4, False)
+        assert (config.dataset.classes, config.dataset.image_size, list(config.dataset.crop_area)) == (1000, 224, [0.08, 1])
+        recipes[model] = config.dataset.label_smoothing, trace(f"model={model}")
+    decays = [0.1] * 30 + [0.01] * 30 + [0.001] * 20 + [0.0001] * 10
+    assert recipes["resnet50"] == recipes["wrn50_2"] == (0.1, pytest.approx(decays))
+    assert recipes["resnet50_eb"] == (0.0, pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30))
+
+
 def test_vectors_are_decayed_or_exempt_as_told():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     for decay_vectors, expected in ((True, {1: 0.1, 4: 0.1}), (False, {1: 0.0, 4: 0.1})):

@@ -59,13 +59,14 @@ def train(
         "method": method,
         "epochs": EPOCHS_TRAINED,
         "seed": 5,
+        "sample": [torch.zeros(1, 3, 8, 8)],
         "optimizer": partial(optimizers.sgd, momentum=0.9, nesterov=False, weight_decay=1e-4, decay_vectors=True),
         "reducer": Reducer,
         "schedule": partial(schedules.steps, learning_rate=0.05, milestones=[3], factor=0.1),
         "precision": FullPrecision(),
         "wrap": lambda module: module,
         "untimed_steps": 2,
-        "checkpoints": Checkpoints(directory=directory / "checkpoints", warn=print),
+        "checkpoints": Checkpoints(directory=directory / "checkpoints"),
         "checkpoint_every": 1,
         "observers": [stop, Recorder(directory=directory, manifest={}), *observers],
         "stop_requested": stop.requested,
@@ -221,7 +222,7 @@ def test_a_non_finite_loss_names_the_step_and_keeps_the_last_good_checkpoint(tmp
 
     with pytest.raises(InputError, match=r"step 5 of epoch 3 .*learning_rate.*epoch00002-step0000000"):
         train(tmp_path, Poison())
-    state = Checkpoints(directory=tmp_path / "checkpoints", warn=print).load()
+    state = Checkpoints(directory=tmp_path / "checkpoints").load()
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
 
 

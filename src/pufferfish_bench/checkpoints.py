@@ -5,13 +5,15 @@ A file is what torch.save writes followed by the SHA-256 of it. It holds tensors
 
 import hashlib
 import io
+import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+log = logging.getLogger(__name__)
 
 DIGEST = hashlib.sha256().digest_size
 
@@ -23,10 +25,9 @@ class Damaged(ValueError):
 class Checkpoints:
     """The checkpoints of one run, named by the epoch and step at which they were taken."""
 
-    def __init__(self, *, directory: Path, keep: int = 2, warn: Callable[[str], None]):
+    def __init__(self, *, directory: Path, keep: int = 2):
         self.directory = directory
         self.keep = keep
-        self.warn = warn
 
     def paths(self) -> list[Path]:
         """From the oldest to the newest."""
@@ -49,7 +50,7 @@ class Checkpoints:
             except Damaged as damage:
                 aside = path.rename(path.with_suffix(".damaged"))
                 before = "falling back on the one before it" if self.paths() else "there is none before it: starting anew"
-                self.warn(f"{damage} (now {aside.name}); {before}")
+                log.warning(f"{damage} (now {aside.name}); {before}")
         return None
 
 

@@ -6,7 +6,7 @@ A method differs from plain training in which parameters train when (its plan of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +27,11 @@ class Task:
         """Number of batches in an epoch."""
         raise NotImplementedError
 
-    def batches(self, epoch: int, start: int) -> Iterator[Any]:
-        """The batches of an epoch from number `start` on: a pure function of the seed, the epoch and the number."""
+    def batches(self, epoch: int, start: int) -> Generator[Any]:
+        """The batches of an epoch from number `start` on: a pure function of the seed, the epoch and the number.
+
+        A batch may be written over when the next one is asked for. Closing the generator lets go of what makes them.
+        """
         raise NotImplementedError
 
     def loss(self, model: Callable[..., Tensor], batch: Any) -> Tensor:
@@ -37,10 +40,6 @@ class Task:
 
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
         """The figures of a model on data it was not trained on."""
-        raise NotImplementedError
-
-    def example(self) -> tuple[Tensor, ...]:
-        """One sample as the model takes it, for counting."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:

@@ -49,11 +49,12 @@ def unrolled(layer: Layer) -> tuple[int, int]:
 
 
 def choose(
-    model: nn.Module, *, keep: Sequence[str], first: str | None, rank_ratio: float, ranks: Mapping[str, int] | None = None
+    model: nn.Module, *, keep: Sequence[str], first: str | None, rank_ratio: float, ranks: Mapping[str, int | float] | None = None
 ) -> Choice:
     """Decide the rank of every linear and convolution layer from `first` on (in the model's order) that `keep` does not name.
 
-    `keep` and the keys of `ranks` are names or shell patterns; an explicit rank goes before the ratio.
+    `keep` and the keys of `ranks` are names or shell patterns; what `ranks` says goes before the ratio, a whole number
+    being a rank and a fraction a ratio of its own.
     """
     if not isinstance(rank_ratio, int | float) or not 0 < rank_ratio <= 1:
         raise InputError(f"rank_ratio={rank_ratio} is outside (0, 1]; the paper uses 0.25")
@@ -82,9 +83,15 @@ def choose(
             left[name] = f"already thin ({out} x {inputs}): even rank 1 would not be smaller"
         else:
             explicit = [rank for pattern, rank in ranks.items() if fnmatch.fnmatch(name, pattern)]
-            chosen[name] = explicit[-1] if explicit else rank_of((out, inputs), rank_ratio)
-            if not isinstance(chosen[name], int) or not 1 <= chosen[name] <= min(out, inputs):
-                raise InputError(f"rank {chosen[name]} for {name} is not a whole number in 1..{min(out, inputs)}")
+            asked = explicit[-1] if explicit else rank_ratio
+            if not explicit or (isinstance(asked, float) and 0 < asked < 1):
+                chosen[name] = rank_of((out, inputs), asked)
+            elif isinstance(asked, int) and 1 <= asked <= min(out, inputs):
+                chosen[name] = asked
+            else:
+                raise InputError(
+                    f"rank {asked} for {name} is neither a whole number in 1..{min(out, inputs)} nor a ratio below 1"
+                )
     for pattern in ranks:
         if not fnmatch.filter(chosen, pattern):
             raise InputError(f"a rank is given for {pattern!r}, but no layer of that name is to be factored")

@@ -56,6 +56,16 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def free_memory() -> int:
+    """Memory that can still be had, in bytes, with what the system holds only as a cache; all of it where nobody tells."""
+    information = Path("/proc/meminfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def forget_peak_memory(device: torch.device) -> None:
     """Measure the peak anew, where that can be done: the peak of a process on a CPU only grows."""
     if device.type == "cuda":

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import logging
 import math
 import os
 import signal
@@ -24,7 +25,7 @@ from rich.console import Console
 from pufferfish_bench import run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, closing, read_json
-from pufferfish_bench.settings import Settings, check, identity, settings_of
+from pufferfish_bench.settings import Settings, check, conditions, identity, settings_of
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
@@ -35,6 +36,8 @@ DISK = {
     errno.ENOTDIR: "not a directory",
     errno.EEXIST: "there is a file where a directory should be",
 }
+
+FOR_OTHERS = ("low_rank", "fully_low_rank", "sample")
 
 console = Console()
 complaints = Console(stderr=True)
@@ -98,7 +101,7 @@ def train(config: DictConfig) -> None:
     torch.backends.cudnn.deterministic = config.deterministic
     torch.backends.cudnn.benchmark = not config.deterministic
     method, schedule, optimizer = (instantiate(config[group]) for group in ("method", "schedule", "optimizer"))
-    task = instantiate(config.dataset, device=world.device)
+    task = build(config.dataset, device=world.device)
     torch.manual_seed(config.seed)
     model = build(config.model).to(world.device)
     if config.channels_last:
@@ -111,11 +114,12 @@ def train(config: DictConfig) -> None:
         refuse_nonsense(group, trial)
 
     interrupts = Interrupts()
-    manifest = {"settings": settings, **environment(world.device), "world_size": world.size}
+    manifest = {"settings": settings, **environment(world.device), "data": conditions(config), "world_size": world.size}
     trainer = Trainer(
         method=method,
         epochs=config.epochs,
         seed=config.seed,
+        sample=[tensor.to(world.device) for tensor in instantiate(config.dataset.sample, _convert_="all")],
         optimizer=optimizer,
         reducer=Reducer,
         schedule=schedule,
@@ -123,7 +127,7 @@ def train(config: DictConfig) -> None:
         # static shapes: which kernels a step runs must not depend on the batches before it, or a resume would differ
         wrap=partial(torch.compile, dynamic=False) if config.compile else lambda module: module,
         untimed_steps=config.untimed_steps,
-        checkpoints=Checkpoints(directory=directory / "checkpoints", warn=complain),
+        checkpoints=Checkpoints(directory=directory / "checkpoints"),
         checkpoint_every=config.checkpoint_every,
         observers=[
             Recorder(directory=directory, manifest=manifest),
@@ -149,10 +153,18 @@ def describe_model(config: DictConfig) -> None:
     from pufferfish_bench.report import describe
 
     settings = OmegaConf.to_container(config, resolve=True)
-    model = settings["model"]
     overrides = HydraConfig.get().overrides.task
     as_in_paper = settings["profile_name"] == "paper" and not any("model." in override for override in overrides)
-    description = describe.describe(settings["name"], lambda: build(config.model), as_in_paper=as_in_paper, **model["low_rank"])
+    hybrid = settings["model"]["low_rank"]
+    fully = hybrid | {"first": None} | settings["model"].get("fully_low_rank", {})
+    description = describe.describe(
+        settings["name"],
+        build=lambda: build(config.model),
+        sample=lambda: instantiate(config.dataset.sample, _convert_="all"),
+        hybrid=hybrid,
+        fully=fully,
+        as_in_paper=as_in_paper,
+    )
     if not isinstance(config.json, bool):
         raise InputError(f"json={config.json} is neither true nor false")
     if config.json:
@@ -161,10 +173,10 @@ def describe_model(config: DictConfig) -> None:
         describe.show(description, console)
 
 
-def build(model: DictConfig) -> Any:
-    """The network itself; what is to be factored in it is the method's business."""
-    arguments = OmegaConf.to_container(model, resolve=True)
-    return instantiate({key: value for key, value in arguments.items() if key != "low_rank"})
+def build(group: DictConfig, **further: Any) -> Any:
+    """The model or the task itself; what is to be factored in a model, and what a sample looks like, is for others."""
+    arguments = OmegaConf.to_container(group, resolve=True)
+    return instantiate({key: value for key, value in arguments.items() if key not in FOR_OTHERS}, **further)
 
 
 def refuse_nonsense(group: str, trial: Callable[[], Any]) -> None:
@@ -208,7 +220,15 @@ def describe() -> None:
     start(describe_model)
 
 
+class Complaints(logging.Handler):
+    """Warnings of the package, as sentences on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(f"warning: {record.getMessage()}")
+
+
 def start(command: Callable[[], None]) -> None:
+    logging.getLogger("pufferfish_bench").handlers = [Complaints()]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
     with spoken_errors():
         command()

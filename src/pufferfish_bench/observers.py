@@ -11,7 +11,7 @@ from pufferfish_bench import records
 from pufferfish_bench.core import Observer, Run
 from pufferfish_bench.records import EPOCHS, RUN, Row
 
-CONDITIONS = ("commit", "dirty", "versions", "hardware", "world_size")
+CONDITIONS = ("commit", "dirty", "versions", "hardware", "data", "world_size")
 
 
 class Recorder(Observer):

@@ -44,8 +44,8 @@ def alone(directory: Path) -> Iterator[None]:
     """Hold the directory for this process; the system lets go of it when the process ends, however it ends."""
     with (directory / "lock").open("a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by worker processes that may outlive us
+        except (BlockingIOError, PermissionError):
             raise InputError(f"{directory} is being written by another process; wait for it or stop it") from None
         except OSError:  # some network file systems have no locks: nobody to ask, so go on
             pass

@@ -9,6 +9,10 @@ from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from pufferfish_bench.errors import InputError
 
+# Settings of a data set that say where it lies and how its batches are made ready, not what is in them.
+DATA_PLACES = ("root", "fetch", "mirrors")
+DATA_CONDITIONS = ("cache", "workers", "prefetch")
+
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
 PLACES = {"data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1}
 
@@ -47,9 +51,14 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
     with open_dict(config):
         config.merge_with(PLACES)
     settings = OmegaConf.to_container(config, resolve=True)
-    for key in ("root", "fetch", "mirrors"):
+    for key in DATA_PLACES + DATA_CONDITIONS:
         settings["dataset"].pop(key, None)
     return {key: value for key, value in settings.items() if key not in (*PLACES, "profile")}
+
+
+def conditions(config: DictConfig) -> dict[str, Any]:
+    """How batches are made ready: no part of a run's identity, and yet a condition of its times."""
+    return {key: config.dataset[key] for key in DATA_CONDITIONS if key in config.dataset}
 
 
 def identity(config: DictConfig) -> str:

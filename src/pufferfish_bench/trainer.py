@@ -4,10 +4,11 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pufferfish_bench import counting, machine
@@ -35,6 +36,7 @@ class Trainer:
         method: Method,
         epochs: int,
         seed: int,
+        sample: Sequence[Tensor],
         optimizer: Callable[[nn.Module], Optimizer],
         reducer: Callable[[], Reducer],
         schedule: Callable[[Clock], float],
@@ -49,6 +51,7 @@ class Trainer:
         self.method = method
         self.plan = method.plan(epochs)
         self.seed = seed
+        self.sample = sample  # one sample as the model takes it, for counting
         self.optimizer = optimizer
         self.reducer = reducer
         self.schedule = schedule
@@ -110,18 +113,18 @@ class Trainer:
         if run.step == 0:
             self.seed_all(run, moment="epoch")
         run.model.train()
-        batches = run.task.batches(epoch, run.step)
-        while run.step < steps:
-            with run.watch.step():
-                self.train_step(run, batches, steps)
-            run.step += 1
-            self.tell("step_ended", run)
-            stop = self.stop_requested()
-            if run.world.device.type == "cpu" or stop or run.step % CHECK_EVERY == 0 or run.step == steps:
-                self.check_loss(run)
-            if stop:
-                self.save(run)
-                raise Stopped
+        with closing(run.task.batches(epoch, run.step)) as batches:
+            while run.step < steps:
+                with run.watch.step():
+                    self.train_step(run, batches, steps)
+                run.step += 1
+                self.tell("step_ended", run)
+                stop = self.stop_requested()
+                if run.world.device.type == "cpu" or stop or run.step % CHECK_EVERY == 0 or run.step == steps:
+                    self.check_loss(run)
+                if stop:
+                    self.save(run)
+                    raise Stopped
         seconds, timed_steps = run.watch.take()
         start = time.perf_counter()
         metrics = self.evaluate(run)
@@ -202,7 +205,7 @@ class Trainer:
         run.reducer = self.reducer()
         run.module = run.reducer.attach(self.wrap(run.model))
         run.parameters = counting.parameters(run.model)
-        run.macs = counting.macs(run.model, *run.task.example())[""]
+        run.macs = counting.macs(run.model, *self.sample)[""]
         run.watch.phase_started()
         machine.forget_peak_memory(run.world.device)
 

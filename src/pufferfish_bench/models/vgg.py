@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pufferfish_bench.models.initialisation import fan_out_normal
 from pufferfish_bench.models.scaling import scaled
 
 POOL = "pool"
@@ -14,6 +15,8 @@ VGG19 = (64, 64, POOL, 128, 128, POOL, *[256] * 4, POOL, *[512] * 4, POOL, *[512
 
 class VGG(nn.Module):
     """3x3 convolutions with BatchNorm in stages parted by max-pooling, then one or three linear layers."""
+
+    initialise = staticmethod(fan_out_normal)
 
     def __init__(self, *, stages: Sequence[int | str], classes: int, width: float, hidden_layers: int):
         super().__init__()
@@ -38,12 +41,6 @@ class VGG(nn.Module):
             self.classifier.add_module(f"relu{number}", nn.ReLU())
         self.classifier.add_module(f"fc{number + 1}", nn.Linear(channels, classes))
         self.apply(self.initialise)
-
-    @staticmethod
-    def initialise(layer: nn.Module) -> None:
-        """Convolutions: a normal distribution over the fan-out; everything else: PyTorch's default."""
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
         x = images

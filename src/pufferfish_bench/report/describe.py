@@ -7,26 +7,36 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from pufferfish_bench import counting, low_rank
 from pufferfish_bench.report import tables
 
-IMAGE = (1, 3, 32, 32)
 NETS = ("vanilla", "hybrid", "low_rank")
 
 
-def describe(name: str, build: Callable[[], nn.Module], *, first: str | None, as_in_paper: bool, **layers: Any) -> dict[str, Any]:
-    """Shapes, ranks, parameters and MACs of every layer of the hybrid net, and the totals of all three nets."""
+def describe(
+    name: str,
+    *,
+    build: Callable[[], nn.Module],
+    sample: Callable[[], list[Tensor]],
+    hybrid: Mapping[str, Any],
+    fully: Mapping[str, Any],
+    as_in_paper: bool,
+) -> dict[str, Any]:
+    """Shapes, ranks, parameters and MACs of every layer of the hybrid net, and the totals of all three nets.
+
+    `hybrid` and `fully` say what is factored in the hybrid and in the fully low-rank net, as `low_rank.choose` takes it.
+    """
     with torch.device("meta"):
-        example = torch.empty(IMAGE)
-        vanilla, hybrid, fully = build(), build(), build()
-    choice = low_rank.choose(hybrid, first=first, **layers)
-    low_rank.restructure(hybrid, choice.ranks)
-    low_rank.restructure(fully, low_rank.choose(fully, first=None, **layers).ranks)
-    before, after = counting.macs(vanilla, example), counting.macs(hybrid, example)
+        example = sample()
+        nets = {net: build() for net in NETS}
+    choice = low_rank.choose(nets["hybrid"], **hybrid)
+    low_rank.restructure(nets["hybrid"], choice.ranks)
+    low_rank.restructure(nets["low_rank"], low_rank.choose(nets["low_rank"], **fully).ranks)
+    before, after = counting.macs(nets["vanilla"], *example), counting.macs(nets["hybrid"], *example)
     rows = []
-    for layer, module in vanilla.named_modules():
+    for layer, module in nets["vanilla"].named_modules():
         own = list(module.parameters(recurse=False))
         if not own:
             continue
@@ -37,21 +47,31 @@ def describe(name: str, build: Callable[[], nn.Module], *, first: str | None, as
                 "rank": choice.ranks.get(layer),
                 "left_alone": choice.left.get(layer),
                 "parameters": sum(parameter.numel() for parameter in own),
-                "parameters_hybrid": sum(p.numel() for p in hybrid.get_submodule(layer).parameters()),
+                "parameters_hybrid": sum(p.numel() for p in nets["hybrid"].get_submodule(layer).parameters()),
                 "macs": before[layer],
                 "macs_hybrid": after[layer],
             }
         )
     paper = paper_numbers()["models"].get(name, {}) if as_in_paper else {}
     totals = {}
-    for net, model in zip(NETS, (vanilla, hybrid, fully), strict=True):
+    for net, model in nets.items():
+        ours = counting.macs_as_in_paper(model, *example)
         totals[net] = {
             "parameters": counting.parameters(model),
-            "macs": counting.macs(model, example)[""],
-            "macs_as_in_paper": counting.macs_as_in_paper(model, example),
+            "macs": counting.macs(model, *example)[""],
+            "macs_as_in_paper": counting.macs_as_in_paper(with_late_strides(model), *example),
+            "macs_as_in_paper_early_strides": ours,
             "paper": paper.get(net, {}),
         }
     return {"model": name, "layers": rows, "totals": totals}
+
+
+def with_late_strides(model: nn.Module) -> nn.Module:
+    """The same function as the authors build it: a factored 1x1 convolution has its stride on its second factor."""
+    for layer in model.modules():
+        if isinstance(layer, low_rank.LowRank) and isinstance(layer.u, nn.Conv2d) and layer.u.kernel_size == (1, 1):
+            layer.u.stride, layer.v.stride = layer.v.stride, layer.u.stride
+    return model
 
 
 def show(description: Mapping[str, Any], console: Console) -> None:
@@ -91,6 +111,15 @@ def show(description: Mapping[str, Any], console: Console) -> None:
         "the paper's way adds BatchNorm, and ReLU and pooling modules.",
         highlight=False,
     )
+    for net, total in description["totals"].items():
+        saved = total["macs_as_in_paper"] - total["macs_as_in_paper_early_strides"]
+        if saved:
+            console.print(
+                f"{net.replace('_', '-')}: where a strided 1x1 convolution is factored, the paper's net has the stride on "
+                f"the second factor and ours on the first. It is the same function with {saved:,} MACs fewer: "
+                f"{total['macs_as_in_paper_early_strides'] / 1e9:.2f} G instead of {total['macs_as_in_paper'] / 1e9:.2f} G.",
+                highlight=False,
+            )
 
 
 def paper_numbers() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from pufferfish_bench import download
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.images import Images
+from pufferfish_bench.tasks.memory import in_memory
 
 MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
@@ -21,6 +22,7 @@ def cifar10(
     mirrors: list[str],
     train_images: int | None,
     classes: int,
+    label_smoothing: float,
     batch_size: int,
     test_batch_size: int,
     seed: int,
@@ -46,9 +48,9 @@ def cifar10(
         if not 1 <= train_images <= len(train[1]):
             raise InputError(f"dataset.train_images={train_images} is outside 1..{len(train[1])}")
         train = train[0][:train_images], train[1][:train_images]
-    return Images(
-        train=train, test=test, classes=classes, mean=MEAN, std=STD, batch_size=batch_size,
-        test_batch_size=test_batch_size, seed=seed, device=device,
+    return in_memory(
+        train=train, test=test, classes=classes, mean=MEAN, std=STD, label_smoothing=label_smoothing,
+        batch_size=batch_size, test_batch_size=test_batch_size, seed=seed, device=device,
     )  # fmt: skip
 
 

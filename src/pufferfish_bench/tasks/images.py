@@ -1,6 +1,7 @@
-"""Classify images that fit in memory: held as uint8 on the device, augmented a batch at a time."""
+"""Classify images, wherever they come from: the loss of a batch and the figures of a model."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -10,11 +11,32 @@ from torch import Tensor
 from pufferfish_bench.core import Task
 from pufferfish_bench.errors import InputError
 
-PADDING = 4  # pixels that a crop may reach over each edge
+Batch = tuple[Tensor, Tensor]  # images (count, 3, height, width) of uint8 and int64 labels, on the device
+
+
+class Source:
+    """Where batches of labelled images come from. Their augmentation is the source's business, their scale is not."""
+
+    def steps(self) -> int:
+        """Number of batches in an epoch."""
+        raise NotImplementedError
+
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        """The batches of an epoch from number `start` on: a pure function of the source, the epoch and the number.
+
+        A batch may be written over when the next one is asked for.
+        """
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
 
 
 class Images(Task):
-    """Image classification with the paper's CIFAR augmentation: a random crop of the reflect-padded image, and a flip."""
+    """Image classification, judged by how often the right class is the first, and among the first k for each k in `top`."""
 
     metric = "test_accuracy"
     higher_is_better = True
@@ -22,86 +44,68 @@ class Images(Task):
     def __init__(
         self,
         *,
-        train: tuple[Tensor, Tensor],
-        test: tuple[Tensor, Tensor],
+        train: Source,
+        test: Source,
         classes: int,
         mean: Sequence[float],
         std: Sequence[float],
-        batch_size: int,
-        test_batch_size: int,
-        seed: int,
+        label_smoothing: float,
+        top: Sequence[int] = (),
         device: torch.device,
     ):
-        for name, size in (("batch_size", batch_size), ("dataset.test_batch_size", test_batch_size)):
-            if size < 1:
-                raise InputError(f"{name}={size} must be at least 1")
-        found = int(max(train[1].max(), test[1].max())) + 1
-        if found > classes:
-            raise InputError(f"dataset.classes={classes}, but the data has {found} classes")
-        self.train_images, self.train_labels = (tensor.to(device) for tensor in train)
-        self.test_images, self.test_labels = (tensor.to(device) for tensor in test)
+        if not 0 <= label_smoothing < 1 or (label_smoothing and classes < 2):
+            raise InputError(f"dataset.label_smoothing={label_smoothing} is outside [0, 1), or there is but one class")
+        self.train = train
+        self.test = test
+        # the paper gives a share to the wrong classes, torch gives it to all classes, the right one among them
+        self.smoothing = label_smoothing * classes / (classes - 1) if label_smoothing else 0.0
+        self.top = [k for k in top if k <= classes]
         # (pixel - mean) / std with pixels in 0..255, as one multiplication and one addition
         self.scale = (1 / (255 * torch.tensor(std))).view(1, -1, 1, 1).to(device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).view(1, -1, 1, 1).to(device)
-        self.batch_size = batch_size
-        self.test_batch_size = test_batch_size
-        self.seed = seed
+        self.floats = torch.empty(0)
 
     def steps(self, epoch: int) -> int:
-        return -(-len(self.train_labels) // self.batch_size)
+        return self.train.steps()
 
-    def batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        drawn = shuffle_and_moves(len(self.train_labels), seed=self.seed, epoch=epoch)
-        order, *moves = (numbers.to(self.train_labels.device) for numbers in drawn)  # at once: no step waits for a copy
-        for first in range(start * self.batch_size, len(order), self.batch_size):
-            batch = slice(first, first + self.batch_size)
-            chosen = order[batch]
-            images = augment(self.train_images[chosen], *(move[batch] for move in moves))
-            yield self.normalise(images), self.train_labels[chosen]
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        with closing(self.train.batches(epoch, start)) as batches:
+            for images, labels in batches:
+                yield self.normalise(images), labels
 
-    def loss(self, model: Callable[..., Tensor], batch: Any) -> Tensor:
+    def loss(self, model: Callable[..., Tensor], batch: Batch) -> Tensor:
         images, labels = batch
-        return F.cross_entropy(model(images), labels)
+        return F.cross_entropy(model(images), labels, label_smoothing=self.smoothing)
 
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
-        loss, correct = 0.0, 0
-        batches = zip(self.test_images.split(self.test_batch_size), self.test_labels.split(self.test_batch_size), strict=True)
-        for images, labels in batches:
+        loss, correct, count = 0.0, torch.zeros(len(self.top) + 1, dtype=torch.long, device=self.scale.device), 0
+        for images, labels in self.test.batches(0, 0):
             logits = model(self.normalise(images)).float()
             loss += F.cross_entropy(logits, labels, reduction="sum").double()
-            correct += (logits.argmax(1) == labels).sum()
-        count = len(self.test_labels)
-        return {"test_loss": float(loss) / count, "test_accuracy": 100 * int(correct) / count}
-
-    def example(self) -> tuple[Tensor, ...]:
-        return (self.normalise(self.test_images[:1]),)
+            correct[0] += (logits.argmax(1) == labels).sum()
+            for place, k in enumerate(self.top, start=1):
+                correct[place] += (logits.topk(k).indices == labels[:, None]).sum()
+            count += len(labels)
+        accuracy, *others = (100 * number / count for number in correct.tolist())
+        return {"test_loss": float(loss) / count, "test_accuracy": accuracy} | {
+            f"test_top{k}": share for k, share in zip(self.top, others, strict=True)
+        }
 
     def normalise(self, images: Tensor) -> Tensor:
-        return torch.addcmul(self.shift, images.float(), self.scale)
+        """Pixels as the model takes them, in memory that the next batch will use again: fresh memory costs more than this."""
+        if self.floats.shape[1:] != images.shape[1:] or len(self.floats) < len(images):
+            self.floats = torch.empty(images.shape, device=images.device)
+        return self.floats[: len(images)].copy_(images).mul_(self.scale).add_(self.shift)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"train": self.train.state_dict(), "test": self.test.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.train.load_state_dict(state["train"])
+        self.test.load_state_dict(state["test"])
 
 
-def shuffle_and_moves(count: int, *, seed: int, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The order of an epoch and, for each place in it, the crop's row and column and whether to flip: drawn all at once,
-    so that an epoch can be entered anywhere."""
-    generator = torch.Generator().manual_seed((seed << 20) + epoch)
-    order = torch.randperm(count, generator=generator)
-    rows, columns = torch.randint(2 * PADDING + 1, (2, count), generator=generator)
-    flips = torch.randint(2, (count,), generator=generator).bool()
-    return order, rows, columns, flips
-
-
-def augment(images: Tensor, rows: Tensor, columns: Tensor, flips: Tensor) -> Tensor:
-    """Crop each reflect-padded image at (row, column) and mirror it where `flips` says so, in one gather."""
-    count, channels, height, width = images.shape
-    row = reflected(height, rows)
-    column = reflected(width, columns)
-    column = torch.where(flips[:, None], column.flip(1), column)
-    pixel = (row[:, :, None] * width + column[:, None, :]).view(count, 1, -1)
-    return images.flatten(2).gather(2, pixel.expand(-1, channels, -1)).view_as(images)
-
-
-def reflected(size: int, offsets: Tensor) -> Tensor:
-    """For each offset the source positions of a crop of `size` from a row padded by reflection."""
-    position = torch.arange(size, device=offsets.device) + offsets[:, None] - PADDING
-    position = position.abs()
-    return torch.where(position >= size, 2 * (size - 1) - position, position)
+def check_batch_sizes(batch_size: int, test_batch_size: int) -> None:
+    for name, size in (("batch_size", batch_size), ("dataset.test_batch_size", test_batch_size)):
+        if size < 1:
+            raise InputError(f"{name}={size} must be at least 1")

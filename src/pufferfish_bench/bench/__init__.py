@@ -1,0 +1,1 @@
+"""Speed, as ratios of things measured side by side in one run."""

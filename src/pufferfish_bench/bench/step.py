@@ -1,0 +1,71 @@
+"""One training step of ResNet-50 and WideResNet-50-2 at true size (224x224, batch 8), before and after the switch.
+
+python -m pufferfish_bench.bench.step
+"""
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch import Tensor, nn
+
+from pufferfish_bench import counting, low_rank, optimizers
+from pufferfish_bench.bench import interleaved
+from pufferfish_bench.models.bottleneck import ResNet50
+from pufferfish_bench.report import tables
+
+BATCH, SIZE, CLASSES, ROUNDS = 8, 224, 1000, 3
+NETS = {"resnet50": 1, "wrn50_2": 2}  # the inner width
+LAST_STAGE = {"keep": ["conv1", "fc"], "first": "layer4.0.conv1", "rank_ratio": 0.25}
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
+    optimizer.zero_grad()
+    F.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+
+
+def stepper(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
+    optimizer = optimizers.sgd(model, momentum=0.9, nesterov=False, weight_decay=1e-4, decay_vectors=False)
+    return partial(step, model.train(), optimizer, images, labels)
+
+
+def main() -> None:
+    torch.manual_seed(1)
+    images, labels = torch.randn(BATCH, 3, SIZE, SIZE), torch.randint(CLASSES, (BATCH,))
+    table = tables.table(
+        "net", "parameters", "after", "MACs", "after", "seconds a step", "after", "times as fast", "MACs ratio", "SVD seconds",
+        title=f"one step at {SIZE}x{SIZE}, batch {BATCH}, before and after the switch",
+    )  # fmt: skip
+    figures = {}
+    for name, inner_width in NETS.items():
+        before = ResNet50(classes=CLASSES, width=1.0, inner_width=inner_width)
+        after = copy.deepcopy(before)
+        start = time.perf_counter()
+        low_rank.factorise(after, low_rank.choose(after, **LAST_STAGE).ranks)
+        svd = time.perf_counter() - start
+        taken = interleaved.seconds(
+            {net: stepper(model, images, labels) for net, model in (("before", before), ("after", after))}, rounds=ROUNDS
+        )
+        gain = interleaved.ratio(taken["before"], taken["after"])
+        parameters = [counting.parameters(model) for model in (before, after)]
+        macs = [counting.macs(model, images[:1])[""] for model in (before, after)]
+        medians = [statistics.median(taken[net]) for net in ("before", "after")]
+        figures[name] = {"parameters": parameters, "macs": macs, "seconds": taken, "times_as_fast": gain, "svd_seconds": svd}
+        table.add_row(
+            name, *(f"{count:,}" for count in (*parameters, *macs)), *(f"{median:.2f}" for median in medians), f"{gain:.2f}",
+            f"{macs[0] / macs[1]:.2f}", f"{svd:.2f}",
+        )  # fmt: skip
+    tables.show(table, Console())
+    settings = {"batch_size": BATCH, "image_size": SIZE, "rounds": ROUNDS}
+    interleaved.write(Path("results/bench/step.json"), {"settings": settings, "nets": figures})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Small images that fit in memory: held as uint8 on the device, augmented a batch at a time."""
+
+from collections.abc import Generator, Sequence
+
+import torch
+from torch import Tensor
+
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.tasks.images import Batch, Images, Source, check_batch_sizes
+
+PADDING = 4  # pixels that a crop may reach over each edge
+
+
+class InOrder(Source):
+    """The images as they are."""
+
+    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, device: torch.device):
+        self.images = images.to(device)
+        self.labels = labels.to(device)
+        self.batch_size = batch_size
+
+    def steps(self) -> int:
+        return -(-len(self.labels) // self.batch_size)
+
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        for first in range(start * self.batch_size, len(self.labels), self.batch_size):
+            batch = slice(first, first + self.batch_size)
+            yield self.images[batch], self.labels[batch]
+
+
+class Augmented(InOrder):
+    """The paper's CIFAR augmentation, in another order each epoch: a random crop of the reflect-padded image, and a flip."""
+
+    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, seed: int, device: torch.device):
+        super().__init__(images, labels, batch_size=batch_size, device=device)
+        self.seed = seed
+
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        drawn = shuffle_and_moves(len(self.labels), seed=self.seed, epoch=epoch)
+        order, *moves = (numbers.to(self.labels.device) for numbers in drawn)  # at once: no step waits for a copy
+        for first in range(start * self.batch_size, len(order), self.batch_size):
+            batch = slice(first, first + self.batch_size)
+            chosen = order[batch]
+            yield augment(self.images[chosen], *(move[batch] for move in moves)), self.labels[chosen]
+
+
+def in_memory(
+    *,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    classes: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    label_smoothing: float,
+    batch_size: int,
+    test_batch_size: int,
+    seed: int,
+    device: torch.device,
+) -> Images:
+    """The task of classifying images, given as tensors of uint8 with their labels."""
+    check_batch_sizes(batch_size, test_batch_size)
+    found = int(max(train[1].max(), test[1].max())) + 1
+    if found > classes:
+        raise InputError(f"dataset.classes={classes}, but the data has {found} classes")
+    return Images(
+        train=Augmented(*train, batch_size=batch_size, seed=seed, device=device),
+        test=InOrder(*test, batch_size=test_batch_size, device=device),
+        classes=classes, mean=mean, std=std, label_smoothing=label_smoothing, device=device,
+    )  # fmt: skip
+
+
+def shuffle_and_moves(count: int, *, seed: int, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The order of an epoch and, for each place in it, the crop's row and column and whether to flip: drawn all at once,
+    so that an epoch can be entered anywhere."""
+    generator = torch.Generator().manual_seed((seed << 20) + epoch)
+    order = torch.randperm(count, generator=generator)
+    rows, columns = torch.randint(2 * PADDING + 1, (2, count), generator=generator)
+    flips = torch.randint(2, (count,), generator=generator).bool()
+    return order, rows, columns, flips
+
+
+def augment(images: Tensor, rows: Tensor, columns: Tensor, flips: Tensor) -> Tensor:
+    """Crop each reflect-padded image at (row, column) and mirror it where `flips` says so, in one gather."""
+    count, channels, height, width = images.shape
+    row = reflected(height, rows)
+    column = reflected(width, columns)
+    column = torch.where(flips[:, None], column.flip(1), column)
+    pixel = (row[:, :, None] * width + column[:, None, :]).view(count, 1, -1)
+    return images.flatten(2).gather(2, pixel.expand(-1, channels, -1)).view_as(images)
+
+
+def reflected(size: int, offsets: Tensor) -> Tensor:
+    """For each offset the source positions of a crop of `size` from a row padded by reflection."""
+    position = torch.arange(size, device=offsets.device) + offsets[:, None] - PADDING
+    position = position.abs()
+    return torch.where(position >= size, 2 * (size - 1) - position, position)
