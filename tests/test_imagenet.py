@@ -1,8 +1,10 @@
 """ImageNet's folders: real files of every kind, broken ones too, real worker processes, epochs that can be entered anywhere."""
 
+import errno
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -180,7 +182,7 @@ def test_a_broken_file_is_named_once_and_left_out(root: Path, harm, changes: dic
         assert [len(labels) for _, labels in loaded] == [4 - (place // 4 == step) for step in range(5)] + [1 - (place == 20)]
         kept = torch.cat([labels for _, labels in loaded])
         assert kept.bincount().tolist() == [PER_CLASS, PER_CLASS - 1, PER_CLASS]
-    assert [str(broken) in message for message in caplog.messages] == [True]
+    assert [str(broken) in record.message for record in caplog.records if record.levelname == "WARNING"] == [True]
     assert list(source.unreadable) == [str(broken)]
 
 
@@ -196,7 +198,8 @@ def test_the_other_pictures_of_a_batch_stay_as_they_are(root: Path):
 def test_a_file_that_can_be_read_in_the_end_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "picture.png"
     Image.fromarray(photograph(8, 8)).save(path)
-    failures, opened = [OSError("stale handle"), OSError("stale handle")], Image.open
+    stale = OSError(errno.ESTALE, "stale handle")
+    failures, opened = [stale] * len(folders.PAUSES), Image.open
 
     def stumble(*arguments: object) -> Image.Image:
         if failures:
@@ -205,9 +208,13 @@ def test_a_file_that_can_be_read_in_the_end_is_not_left_out(tmp_path: Path, monk
 
     monkeypatch.setattr(Image, "open", stumble)
     assert folders.decoded(str(path)).shape == (8, 8, 3)
-    failures += [OSError("stale handle")] * folders.ATTEMPTS
+    failures += [stale] * (len(folders.PAUSES) + 1)
     with pytest.raises(folders.Unreadable, match="stale handle"):
         folders.decoded(str(path))
+    for own in (MemoryError(), OSError(errno.EMFILE, "too many open files")):  # no fault of the picture
+        failures.append(own)
+        with pytest.raises(type(own)):
+            folders.decoded(str(path))
 
 
 def test_too_many_broken_files_are_an_error_and_just_few_enough_are_not(root: Path):
@@ -225,22 +232,35 @@ def test_after_ten_names_broken_files_are_counted(root: Path, caplog: pytest.Log
     batches(source)
     assert len(source.unreadable) == 11
     assert len([message for message in caplog.messages if ".JPEG" in message]) == imagenet.NAMED
-    assert "counted" in caplog.messages[-1]
+    assert "counted" in caplog.messages[-2]
+    assert caplog.messages[-1].startswith("11 pictures could not be read")
 
 
-def test_a_batch_of_broken_files_alone_is_an_error(root: Path):
-    empty(root / "pictures" / "train" / CLASSES[0] / f"{CLASSES[0]}_0.JPEG")
+def test_a_batch_of_broken_files_alone_is_an_error_in_training_and_passed_over_in_a_test(root: Path):
+    for part in ("train", "val"):
+        empty(root / "pictures" / part / CLASSES[0] / f"{CLASSES[0]}_0.JPEG")
+    alone = task(root, batch_size=1, test_batch_size=1, tolerated_unreadable=0.5)
     with pytest.raises(InputError, match="not one picture"):
-        batches(task(root, batch_size=1, tolerated_unreadable=0.5).train)
+        batches(alone.train)
+    assert [labels.tolist() for _, labels in batches(alone.test)] == [[0], [1], [1], [2], [2]]
 
 
-def test_what_was_unreadable_is_remembered_over_a_resume(root: Path, caplog: pytest.LogCaptureFixture):
-    empty(root / "pictures" / "train" / CLASSES[0] / f"{CLASSES[0]}_0.JPEG")
-    before, after = task(root), task(root)
-    batches(before.train)
-    after.load_state_dict(before.state_dict())
-    batches(after.train)
-    assert len(caplog.messages) == 1
+def test_a_batch_is_not_written_over_while_it_is_looked_at(root: Path):
+    expected = batches(task(root).train)
+    for (images, _), (same, _) in zip(task(root, workers=2, prefetch=1).train.batches(0, 0), expected, strict=True):
+        time.sleep(0.1)  # the workers are done with all that they may do
+        assert torch.equal(images, same)
+
+
+def test_a_worker_that_dies_is_told_in_a_sentence(root: Path):
+    class Deadly(Pictures):
+        def pixels(self, index: int) -> numpy.ndarray:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    source = task(root, workers=1).train
+    source.pictures = Deadly(source.pictures.paths, source.pictures.labels)
+    with pytest.raises(InputError, match=r"worker process.*died.*dataset\.workers"):
+        batches(source)
 
 
 @pytest.mark.parametrize("part", ["train", "val"])
@@ -293,20 +313,19 @@ def test_settings_that_make_no_sense_are_refused(root: Path, changes: dict, word
 
 
 def test_a_cache_that_would_not_fit_is_refused_before_it_is_filled(root: Path, monkeypatch: pytest.MonkeyPatch):
-    paths, labels = folders.parts(root / "pictures", 3)[0]
-    needed = sum(folders.decoded(path).size for path in paths)
+    needed = sum(folders.decoded(path).size for paths, _ in folders.parts(root / "pictures", 3) for path in paths)
     for free, fits in ((needed / folders.MEMORY_SHARE * 1.1, True), (needed / folders.MEMORY_SHARE * 0.9, False)):
         monkeypatch.setattr(machine, "free_memory", lambda free=free: int(free))
         if fits:
-            DecodedPictures(paths, labels, threads=2)
+            task(root, cache=True)
         else:
-            with pytest.raises(InputError, match=r"21 pictures.*dataset\.cache=false"):
-                DecodedPictures(paths, labels, threads=2)
+            with pytest.raises(InputError, match=r"27 pictures.*dataset\.cache=false"):
+                task(root, cache=True)
 
 
 def test_the_cache_holds_what_decoding_gives_and_reads_no_file_again(root: Path):
     paths, labels = folders.parts(root / "pictures", 3)[0]
-    kept, plain = DecodedPictures(paths, labels, threads=2), Pictures(paths, labels)
+    kept, plain = DecodedPictures(paths, labels), Pictures(paths, labels)
     expected = [plain.pixels(index) for index in range(len(plain))]
     shutil.rmtree(root / "pictures")
     assert all(numpy.array_equal(kept.pixels(index), pixels) for index, pixels in enumerate(expected))
@@ -341,6 +360,24 @@ def test_free_memory_is_some_and_no_more_than_there_is():
     assert 0 < machine.free_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+@pytest.mark.parametrize(
+    ("limit", "used", "files"),
+    [
+        ("3000", "1000", ("memory.max", "memory.current")),
+        ("3000", "1000", ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")),
+        ("max", "1000", ("memory.max", "memory.current")),
+    ],
+)
+def test_a_containers_limit_counts(tmp_path: Path, limit: str, used: str, files: tuple[str, str]):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 4 kB\n")
+    for name, text in zip(files, (limit, used), strict=True):
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert machine.free_memory(tmp_path) == (4096 if limit == "max" else 2000)
+
+
 RUN_SETTINGS = (
     "model=resnet50", "method=pufferfish", "profile=cpu", "model.width=0.05", "epochs=4", "warmup_epochs=1", "batch_size=2",
     "dataset.folder=pictures", "dataset.classes=3", "dataset.image_size=40",
@@ -364,7 +401,7 @@ def test_a_run_with_workers_stopped_in_the_middle_goes_on_at_once_to_the_same_en
     finished = invoke(*settings, *workers)
     assert finished.returncode == 0, finished.stderr
     assert_same_run(tmp_path / "stopped", tmp_path / "whole")
-    assert read_json(tmp_path / "stopped" / RUN)["data"] == {"cache": False, "workers": 2, "prefetch": 2}
+    assert read_json(tmp_path / "stopped" / RUN)["data"]["workers"] == 2
 
 
 def test_a_broken_picture_is_told_on_the_terminal_and_the_run_goes_on(root: Path, invoke: Command):
@@ -373,15 +410,16 @@ def test_a_broken_picture_is_told_on_the_terminal_and_the_run_goes_on(root: Path
     settings = (*RUN_SETTINGS, f"data_root={root}", "method=vanilla", "epochs=1")
     finished = invoke(*settings, "dataset.tolerated_unreadable=0.1")
     assert finished.returncode == 0
-    assert finished.stderr.startswith(f"warning: {broken} cannot be read and is left out: ")
-    refused = invoke(*settings)
+    assert f"warning: {broken} cannot be read and is left out: " in finished.stderr
+    refused = invoke(*settings, "run_dir=anew")
     assert refused.returncode == 2
     assert "1 of 21 pictures cannot be read" in refused.stderr
 
 
 def test_workers_and_the_cache_are_no_part_of_a_runs_identity_and_the_size_of_pictures_is(root: Path, invoke: Command):
     settings = (*RUN_SETTINGS, f"data_root={root}", "method=vanilla", "epochs=1")
-    ways = ((), ("dataset.workers=1",), ("dataset.cache=false",), ("dataset.prefetch=9",), ("dataset.image_size=41",))
+    conditions = ("dataset.workers=1", "dataset.cache=false", "dataset.prefetch=9", "dataset.tolerated_unreadable=0.5")
+    ways = ((), *((condition,) for condition in conditions), ("dataset.image_size=41",))
     headers = [invoke(*settings, *way).stdout.splitlines()[0] for way in ways]
     assert len(set(headers[:-1])) == 1
     assert headers[-1] != headers[0]

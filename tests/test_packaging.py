@@ -18,7 +18,8 @@ PACKAGE = REPOSITORY / "src" / "pufferfish_bench"
 # From the top down: a module may import what stands in a lower line, and a package its own modules.
 LAYERS = [
     {"__main__"},
-    {"main", "bench"},
+    {"bench"},
+    {"main"},
     {"report"},
     {"trainer", "methods", "tasks", "observers"},
     {

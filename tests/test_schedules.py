@@ -49,6 +49,15 @@ def test_the_imagenet_recipe_is_the_papers_and_its_variant_that_of_the_eb_compar
     assert recipes["resnet50_eb"] == (0.0, pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30))
 
 
+def test_the_fully_low_rank_net_spares_no_first_layers_and_a_rank_of_ones_own_goes_before_the_models():
+    with initialize_config_dir(main.config_dir(), version_base="1.3"):
+        config = compose("config", ["model=resnet50", "method=low_rank", "model.low_rank.ranks={layer1.0.conv1: 3}"])
+        plain = compose("config", ["model=vgg19", "method=low_rank"])
+    assert config.method.layers.first is None
+    assert config.method.layers.ranks == {"layer[234].0.downsample.0": 0.125, "layer1.0.conv1": 3}
+    assert plain.method.layers == dict(plain.model.low_rank) | {"first": None, "ranks": {}}
+
+
 def test_vectors_are_decayed_or_exempt_as_told():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     for decay_vectors, expected in ((True, {1: 0.1, 4: 0.1}), (False, {1: 0.0, 4: 0.1})):

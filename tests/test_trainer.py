@@ -103,6 +103,24 @@ def test_a_run_stopped_at_any_step_and_resumed_is_the_uninterrupted_run(uninterr
     assert structure(resumed) == structure(whole)
 
 
+@pytest.mark.parametrize("stop_in", range(EPOCHS_TRAINED))
+def test_a_run_stopped_while_it_is_tested_tests_again_and_trains_no_step_twice(uninterrupted, stop_in: int, tmp_path: Path):
+    class StopInEvaluation(Observer):
+        reached = False
+
+        def evaluation_started(self, run: Run) -> None:
+            self.reached = run.epoch == stop_in
+
+    name, whole, directory = uninterrupted
+    stop = StopInEvaluation()
+    with pytest.raises(Stopped):
+        train(tmp_path, METHODS[name](), observers=[stop], stop_requested=lambda: stop.reached)
+    assert len(record(tmp_path)) == stop_in
+    resumed = train(tmp_path, METHODS[name]())
+    assert fingerprint(resumed.model) == fingerprint(whole.model)
+    assert record(tmp_path) == record(directory)
+
+
 @pytest.mark.parametrize("checkpoint_every", [1, 2, 3])
 @pytest.mark.parametrize("killed_in", range(EPOCHS_TRAINED))
 def test_a_run_that_died_goes_on_from_its_last_checkpoint(uninterrupted, killed_in: int, checkpoint_every: int, tmp_path: Path):

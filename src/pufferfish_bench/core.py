@@ -193,6 +193,9 @@ class Observer:
 
     def step_ended(self, run: Run) -> None: ...
 
+    def evaluation_started(self, run: Run) -> None:
+        """The steps of an epoch are done."""
+
     def epoch_ended(self, run: Run, row: dict[str, Any]) -> None: ...
 
     def run_ended(self, run: Run) -> None:

@@ -56,14 +56,21 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def free_memory() -> int:
-    """Memory that can still be had, in bytes, with what the system holds only as a cache; all of it where nobody tells."""
-    information = Path("/proc/meminfo")
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Memory that can still be had, in bytes: the system's, or what is left of a container's limit if that is less."""
+    left = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    information, group = root / "proc/meminfo", root / "sys/fs/cgroup"
     if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        left += [int(line.split()[1]) * 1024 for line in information.read_text().splitlines() if line.startswith("MemAvailable")]
+    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        if (group / limit).exists() and (most := (group / limit).read_text().strip()) != "max":
+            left.append(int(most) - int((group / used).read_text()))
+    return min(left)
 
 
 def forget_peak_memory(device: torch.device) -> None:

@@ -25,7 +25,7 @@ from rich.console import Console
 from pufferfish_bench import run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, closing, read_json
-from pufferfish_bench.settings import Settings, check, conditions, identity, settings_of
+from pufferfish_bench.settings import Settings, check, conditions, fully_low_rank, identity, settings_of
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
@@ -70,6 +70,7 @@ def spoken_errors() -> Iterator[None]:
 
 ConfigStore.instance().store(name="settings", node=Settings)
 OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
+OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
 
 
 @hydra.main(config_path=config_dir(), config_name="config", version_base="1.3")
@@ -101,7 +102,6 @@ def train(config: DictConfig) -> None:
     torch.backends.cudnn.deterministic = config.deterministic
     torch.backends.cudnn.benchmark = not config.deterministic
     method, schedule, optimizer = (instantiate(config[group]) for group in ("method", "schedule", "optimizer"))
-    task = build(config.dataset, device=world.device)
     torch.manual_seed(config.seed)
     model = build(config.model).to(world.device)
     if config.channels_last:
@@ -112,6 +112,7 @@ def train(config: DictConfig) -> None:
         "optimizer": lambda: optimizer(model),
     }.items():
         refuse_nonsense(group, trial)
+    task = build(config.dataset, device=world.device)  # may take its time, so it comes last
 
     interrupts = Interrupts()
     manifest = {"settings": settings, **environment(world.device), "data": conditions(config), "world_size": world.size}
@@ -154,16 +155,14 @@ def describe_model(config: DictConfig) -> None:
 
     settings = OmegaConf.to_container(config, resolve=True)
     overrides = HydraConfig.get().overrides.task
-    as_in_paper = settings["profile_name"] == "paper" and not any("model." in override for override in overrides)
-    hybrid = settings["model"]["low_rank"]
-    fully = hybrid | {"first": None} | settings["model"].get("fully_low_rank", {})
+    changes = [override for override in overrides if override.split("=")[0] not in ("model", "profile", "json")]
     description = describe.describe(
         settings["name"],
         build=lambda: build(config.model),
         sample=lambda: instantiate(config.dataset.sample, _convert_="all"),
-        hybrid=hybrid,
-        fully=fully,
-        as_in_paper=as_in_paper,
+        hybrid=settings["model"]["low_rank"],
+        fully=fully_low_rank(config),
+        as_in_paper=settings["profile_name"] == "paper" and not changes,
     )
     if not isinstance(config.json, bool):
         raise InputError(f"json={config.json} is neither true nor false")
@@ -221,14 +220,16 @@ def describe() -> None:
 
 
 class Complaints(logging.Handler):
-    """Warnings of the package, as sentences on standard error."""
+    """What the package has to say, as sentences on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        complain(f"warning: {record.getMessage()}")
+        complain(f"{'warning: ' if record.levelno >= logging.WARNING else ''}{record.getMessage()}")
 
 
 def start(command: Callable[[], None]) -> None:
-    logging.getLogger("pufferfish_bench").handlers = [Complaints()]
+    ours = logging.getLogger("pufferfish_bench")
+    ours.handlers = [Complaints()]
+    ours.setLevel(logging.INFO)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
     with spoken_errors():
         command()

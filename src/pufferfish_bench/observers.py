@@ -130,6 +130,9 @@ class Terminal(Observer):
             metric=f"{self.metric} {self.rows[-1][self.metric]:.2f}" if self.rows else "",
         )
 
+    def evaluation_started(self, run: Run) -> None:
+        self.progress.update(self.bar, description=f"epoch {run.epoch + 1}/{run.epochs} testing")
+
     def epoch_ended(self, run: Run, row: Row) -> None:
         self.rows.append(row)
         self.say(

@@ -60,6 +60,7 @@ def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
     return {
         "metric": metric,
         metric: last[metric],
+        **others(last, metric),
         f"best_{metric}": best[metric],
         "best_epoch": best["epoch"],
         "loss": last["loss"],
@@ -71,12 +72,18 @@ def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
     }
 
 
+def others(figures: Row, metric: str) -> Row:
+    """What a model was judged by besides the metric."""
+    return {name: value for name, value in figures.items() if name.startswith(("test_", "val_")) and name != metric}
+
+
 def closing(summary: dict[str, Any], directory: Path) -> str:
     """The summary of a finished run as a person reads it."""
     metric = summary["metric"]
+    further = "".join(f"{name} {value:.2f}, " for name, value in others(summary, metric).items())
     return (
         f"finished: {metric} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
-        f"{summary['best_epoch'] + 1}), {summary['parameters']:,} parameters, {summary['macs']:,} MACs, "
+        f"{summary['best_epoch'] + 1}), {further}{summary['parameters']:,} parameters, {summary['macs']:,} MACs, "
         f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['seconds']:.0f} s in all\n"
         f"files:    {directory}"
     )

@@ -11,7 +11,7 @@ from pufferfish_bench.errors import InputError
 
 # Settings of a data set that say where it lies and how its batches are made ready, not what is in them.
 DATA_PLACES = ("root", "fetch", "mirrors")
-DATA_CONDITIONS = ("cache", "workers", "prefetch")
+DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable")
 
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
 PLACES = {"data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1}
@@ -59,6 +59,13 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
 def conditions(config: DictConfig) -> dict[str, Any]:
     """How batches are made ready: no part of a run's identity, and yet a condition of its times."""
     return {key: config.dataset[key] for key in DATA_CONDITIONS if key in config.dataset}
+
+
+def fully_low_rank(config: DictConfig) -> dict[str, Any]:
+    """What is factored in the net that is low-rank from the first layer: as in the hybrid, and nothing is spared at the front."""
+    hybrid = OmegaConf.to_container(config.model.low_rank, resolve=True)
+    own = OmegaConf.to_container(config.model.get("fully_low_rank") or OmegaConf.create(), resolve=True)
+    return hybrid | {"first": None, "ranks": own.get("ranks", {}) | (hybrid["ranks"] or {})}
 
 
 def identity(config: DictConfig) -> str:

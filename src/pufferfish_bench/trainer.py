@@ -123,11 +123,11 @@ class Trainer:
                 if run.world.device.type == "cpu" or stop or run.step % CHECK_EVERY == 0 or run.step == steps:
                     self.check_loss(run)
                 if stop:
-                    self.save(run)
-                    raise Stopped
-        seconds, timed_steps = run.watch.take()
+                    self.stop(run)
         start = time.perf_counter()
         metrics = self.evaluate(run)
+        evaluation_seconds = time.perf_counter() - start
+        seconds, timed_steps = run.watch.take()
         if not all(math.isfinite(value) for value in metrics.values()):
             self.refuse_diverged(run, step=steps - 1)
         row = {
@@ -141,7 +141,7 @@ class Trainer:
             "timed_steps": timed_steps,
             "seconds": sum(seconds.values()),
             **{f"seconds_{section}": value for section, value in sorted(seconds.items())},
-            "evaluation_seconds": time.perf_counter() - start,
+            "evaluation_seconds": evaluation_seconds,
             "parameters": run.parameters,
             "macs": run.macs,
             "peak_memory": machine.peak_memory(run.world.device),
@@ -174,9 +174,19 @@ class Trainer:
         run.tally.add(loss, bytes_sent)
 
     def evaluate(self, run: Run) -> dict[str, float]:
+        def module(*inputs: Any) -> Any:
+            if self.stop_requested():  # an evaluation may take minutes; a resume begins it anew
+                self.stop(run)
+            return run.module(*inputs)
+
+        self.tell("evaluation_started", run)
         run.model.eval()
         with torch.no_grad(), self.precision.autocast():
-            return run.task.evaluate(run.module)
+            return run.task.evaluate(module)
+
+    def stop(self, run: Run) -> None:
+        self.save(run)
+        raise Stopped
 
     def operate(self, run: Run) -> dict[str, dict[str, Any]]:
         """Do the phase's surgery, time it and note it; return what the next optimizer may know."""

@@ -19,7 +19,7 @@ from pufferfish_bench.tasks import folders, imagenet
 from pufferfish_bench.vision import torchvision
 
 PICTURES = 2000  # at least so many an epoch: a smaller folder is read several times
-BATCH, SIZE, ROUNDS = 50, 224, 3
+BATCH, SIZE, ROUNDS = 50, 224, 5
 WORKERS = (1, 2)
 TORCHVISION, OURS, CACHED = "torchvision", "pufferfish-bench", "pufferfish-bench, cached"
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
     paths, labels = folders.listed(folder, names)
     repeats = -(-PICTURES // len(paths))
     paths, labels = paths * repeats, labels * repeats
-    plain, decoded = folders.Pictures(paths, labels), folders.DecodedPictures(paths, labels, threads=2)
+    plain, decoded = folders.Pictures(paths, labels), folders.DecodedPictures(paths, labels)
     table = tables.table(
         "loader", "workers", "pictures a second", "times torchvision's", title=f"{len(paths):,} pictures: {folder}"
     )
@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
         theirs = torchvisions(folder, repeats, workers)
         tasks = {name: ours(pictures, len(names), workers) for name, pictures in ((OURS, plain), (CACHED, decoded))}
         contenders = {name: partial(drain_epoch, task, len(paths)) for name, task in tasks.items()}
-        taken = interleaved.seconds({TORCHVISION: lambda: drain(theirs, len(paths)), **contenders}, rounds=ROUNDS)  # noqa: B023
+        taken = interleaved.seconds({TORCHVISION: partial(drain, theirs, len(paths)), **contenders}, rounds=ROUNDS)
         for name, seconds in taken.items():
             rate, gain = len(paths) / statistics.median(seconds), interleaved.ratio(taken[TORCHVISION], seconds)
             figures.append({"loader": name, "workers": workers, "pictures_per_second": rate, "times_torchvision": gain})

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
 from rich.console import Console
 from torch import Tensor, nn
 
 from pufferfish_bench import counting, low_rank, optimizers
 from pufferfish_bench.bench import interleaved
+from pufferfish_bench.main import config_dir
 from pufferfish_bench.models.bottleneck import ResNet50
 from pufferfish_bench.report import tables
 
-BATCH, SIZE, CLASSES, ROUNDS = 8, 224, 1000, 3
-NETS = {"resnet50": 1, "wrn50_2": 2}  # the inner width
-LAST_STAGE = {"keep": ["conv1", "fc"], "first": "layer4.0.conv1", "rank_ratio": 0.25}
+BATCH, SIZE, CLASSES, ROUNDS = 8, 224, 1000, 7
+NETS = ("resnet50", "wrn50_2")
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
@@ -44,11 +45,12 @@ def main() -> None:
         title=f"one step at {SIZE}x{SIZE}, batch {BATCH}, before and after the switch",
     )  # fmt: skip
     figures = {}
-    for name, inner_width in NETS.items():
-        before = ResNet50(classes=CLASSES, width=1.0, inner_width=inner_width)
+    for name in NETS:
+        config = OmegaConf.load(Path(config_dir()) / "model" / f"{name}.yaml")
+        before = ResNet50(classes=CLASSES, width=config.width, inner_width=config.inner_width)
         after = copy.deepcopy(before)
         start = time.perf_counter()
-        low_rank.factorise(after, low_rank.choose(after, **LAST_STAGE).ranks)
+        low_rank.factorise(after, low_rank.choose(after, **config.low_rank).ranks)
         svd = time.perf_counter() - start
         taken = interleaved.seconds(
             {net: stepper(model, images, labels) for net, model in (("before", before), ("after", after))}, rounds=ROUNDS

@@ -47,7 +47,8 @@ class ResNet50(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         for stage, (blocks, full) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), start=1):
-            inner, out = scaled(full, width * inner_width), EXPANSION * scaled(full, width)
+            inner = scaled(scaled(full, inner_width, "inner_width"), width)
+            out = EXPANSION * scaled(full, width)
             first = Bottleneck(channels, inner, out, stride=1 if stage == 1 else 2)
             rest = (Bottleneck(out, inner, out, stride=1) for _ in range(blocks - 1))
             self.add_module(f"layer{stage}", nn.Sequential(first, *rest))

@@ -1,7 +1,10 @@
 """Pictures in folders, one folder a class: found, decoded, and kept decoded if they fit in memory."""
 
+import errno
+import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +19,14 @@ from pufferfish_bench import machine
 from pufferfish_bench.errors import InputError
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
-ATTEMPTS = 3  # at reading a file: a network file system may stumble
+PAUSES = (0.1, 0.5)  # seconds before a file is tried again: a network file system may stumble
+OUR_OWN = {errno.EMFILE, errno.ENFILE}  # errors that say nothing about the file
 PROBED = 100  # files whose size stands for all when memory is estimated
 MEMORY_SHARE = 0.8  # of what is free, for decoded pictures
 
-warnings.filterwarnings("ignore", module="PIL")  # odd metadata is no concern of ours
+log = logging.getLogger(__name__)
+
+warnings.filterwarnings("ignore", module="PIL")  # odd metadata in one of a million files is nobody's concern
 
 
 class Unreadable(Exception):
@@ -43,13 +49,13 @@ class Pictures:
 
 
 class DecodedPictures(Pictures):
-    """Pictures decoded once, by `threads` threads, and held in memory."""
+    """Pictures decoded once and held in memory."""
 
-    def __init__(self, paths: Sequence[str], labels: Sequence[int], *, threads: int):
+    def __init__(self, paths: Sequence[str], labels: Sequence[int]):
         super().__init__(paths, labels)
-        refuse_what_does_not_fit(paths)
         folder = os.path.commonpath(paths)
-        with ThreadPoolExecutor(threads) as pool:
+        log.info(f"decoding {len(paths):,} pictures in {folder}")
+        with ThreadPoolExecutor(machine.cores()) as pool:
             console = Console(stderr=True)
             silent = not sys.stderr.isatty()
             decoding = pool.map(decoded_or_not, paths)
@@ -57,28 +63,32 @@ class DecodedPictures(Pictures):
 
     def pixels(self, index: int) -> numpy.ndarray:
         kept = self.kept[index]
-        if isinstance(kept, Unreadable):
-            raise kept
+        if isinstance(kept, str):
+            raise Unreadable(kept)
         return kept
 
 
 def decoded(path: str) -> numpy.ndarray:
     """The pixels of a file: grey, CMYK and palette pictures as RGB."""
-    for attempt in range(ATTEMPTS):
+    for pause in (*PAUSES, None):
         try:
             with Image.open(path) as picture:
                 return numpy.array(picture.convert("RGB"))
         except Exception as error:  # Pillow lets through whatever its parsers trip over
-            if attempt == ATTEMPTS - 1:
+            number = getattr(error, "errno", None)
+            if isinstance(error, MemoryError) or number in OUR_OWN:
+                raise
+            if number is None or pause is None:  # no trouble with the file system, or too much of it
                 raise Unreadable(str(error)) from None
-    raise AssertionError("unreachable")
+            time.sleep(pause)
 
 
-def decoded_or_not(path: str) -> numpy.ndarray | Unreadable:
+def decoded_or_not(path: str) -> numpy.ndarray | str:
+    """The pixels, or the reason why there are none."""
     try:
         return decoded(path)
     except Unreadable as error:
-        return error
+        return str(error)
 
 
 def refuse_what_does_not_fit(paths: Sequence[str]) -> None:
@@ -133,7 +143,7 @@ def listed(folder: Path, classes: Sequence[str]) -> tuple[list[str], list[int]]:
     for label, name in enumerate(classes):
         found = sorted(entry.path for entry in os.scandir(folder / name) if is_picture(entry.name))
         if not found:
-            raise InputError(f"{folder / name} has no pictures: fill it, or remove this class from train and val")
+            raise InputError(f"{folder / name} has no pictures (folders inside it are not read): fill it, or remove this class")
         paths += found
         labels += [label] * len(found)
     return paths, labels

@@ -2,9 +2,9 @@
 
 import logging
 import signal
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
@@ -21,7 +21,7 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 NAMED = 10  # unreadable files told by name; those after them are only counted
 
-GRACE = 30  # seconds that a worker goes on after a SIGTERM
+GRACE = 600  # seconds that a worker goes on after a SIGTERM: schedulers kill long before that
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Loader(Source):
         # one more than are being made: the batch that is being looked at
         self.slots = torch.empty(workers * prefetch + 1, batch_size, 3, crop.size, crop.size, dtype=torch.uint8)
         if workers:
-            self.slots.share_memory_()
+            share(self.slots)
         self.under_way: Generator[Batch] = (batch for batch in ())
 
     def steps(self) -> int:
@@ -100,15 +100,21 @@ class Loader(Source):
             batch_size=None,  # a request is a whole batch
             sampler=requests,
             num_workers=self.workers,
+            multiprocessing_context="fork" if self.workers and sys.platform == "linux" else None,  # the pictures are not copied
             prefetch_factor=self.prefetch if self.workers else None,
             worker_init_fn=outlive_the_step,
             generator=torch.Generator(),  # or it would draw from the generator of the training
         )
-        for slot, labels, unreadable in loader:
+        for slot, labels, unreadable in while_workers_live(loader):
             self.note(unreadable)
-            if not len(labels):
-                raise InputError(f"not one picture of a batch can be read: {', '.join(list(unreadable)[:3])}")
-            yield self.on_device(self.slots[slot, : len(labels)]), self.on_device(labels)
+            if len(labels):
+                yield self.on_device(self.slots[slot, : len(labels)]), self.on_device(labels)
+            elif self.seed is not None:  # no step without a batch; a test can do without
+                raise InputError(
+                    f"not one picture of a batch can be read: {', '.join(list(unreadable)[:3])}; use a larger batch_size"
+                )
+        if len(self.unreadable) > NAMED:
+            log.warning(f"{len(self.unreadable)} pictures could not be read so far")
 
     def requests(self, epoch: int, start: int) -> Iterator[Request]:
         """What is in each batch of an epoch, from number `start` on. The numbers are drawn all at once, so that an epoch
@@ -133,8 +139,8 @@ class Loader(Source):
             self.unreadable[path] = reason
             if len(self.unreadable) <= NAMED:
                 log.warning(f"{path} cannot be read and is left out: {reason}")
-            if len(self.unreadable) == NAMED:
-                log.warning("further unreadable pictures are counted, not named")
+            elif len(self.unreadable) == NAMED + 1:
+                log.warning(f"more than {NAMED} pictures cannot be read; further ones are counted, not named")
         count, total = len(self.unreadable), len(self.pictures)
         if count > self.tolerated * total:
             examples = ", ".join(list(self.unreadable)[:3])
@@ -143,11 +149,30 @@ class Loader(Source):
                 f"of them: {examples}{' ...' if count > 3 else ''}"
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"unreadable": self.unreadable}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.unreadable = state["unreadable"]
+def share(tensor: Tensor) -> None:
+    """Put a tensor into memory that processes share."""
+    size = tensor.numel() * tensor.element_size()
+    try:
+        tensor.share_memory_()
+    except RuntimeError as error:
+        raise InputError(
+            f"{size / 2**20:,.0f} MiB of shared memory cannot be had ({error}); use a smaller dataset.workers, dataset.prefetch "
+            "or batch_size, or give the container more (docker run --shm-size)"
+        ) from None
+
+
+def while_workers_live(loader: DataLoader) -> Iterator[Answer]:
+    """The answers of all workers; the death of one is told in a sentence."""
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise InputError(
+            f"a worker process of the data loader died ({error}); if the memory or the shared memory was full, use a smaller "
+            "dataset.workers or dataset.prefetch"
+        ) from error
 
 
 def outlive_the_step(worker: int) -> None:
@@ -175,17 +200,18 @@ def imagenet(
 ) -> Images:
     """The task; `folder` below `root` holds the classes, all of ImageNet's or some."""
     check_batch_sizes(batch_size, test_batch_size)
-    low, high = crop_area
-    if not 0 < low <= high <= 1:
-        raise InputError(f"dataset.crop_area={list(crop_area)} must be two shares, 0 < smallest <= largest <= 1")
+    if not isinstance(crop_area, Sequence) or len(crop_area) != 2 or not 0 < crop_area[0] <= crop_area[1] <= 1:
+        raise InputError(f"dataset.crop_area={crop_area} must be two shares: 0 < smallest <= largest <= 1")
     for name, value, least in (("image_size", image_size, 1), ("workers", workers, 0), ("prefetch", prefetch, 1)):
         if value < least:
             raise InputError(f"dataset.{name}={value} must be at least {least}")
     parts = folders.parts(Path(root) / folder, classes)
-    train, test = (DecodedPictures(*part, threads=max(1, workers)) if cache else Pictures(*part) for part in parts)
+    if cache:
+        folders.refuse_what_does_not_fit([path for paths, _ in parts for path in paths])
+    train, test = (DecodedPictures(*part) if cache else Pictures(*part) for part in parts)
     ahead = {"workers": workers, "prefetch": prefetch, "tolerated": tolerated_unreadable, "device": device}
     return Images(
-        train=Loader(train, RandomCrop(image_size, (low, high)), batch_size=batch_size, seed=seed, **ahead),
+        train=Loader(train, RandomCrop(image_size, tuple(crop_area)), batch_size=batch_size, seed=seed, **ahead),
         test=Loader(test, CentreCrop(image_size), batch_size=test_batch_size, seed=None, **ahead),
         classes=classes, mean=MEAN, std=STD, label_smoothing=label_smoothing, top=(5,), device=device,
     )  # fmt: skip

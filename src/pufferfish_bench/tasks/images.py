@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,15 +27,12 @@ class Source:
         """
         raise NotImplementedError
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
 
 class Images(Task):
-    """Image classification, judged by how often the right class is the first, and among the first k for each k in `top`."""
+    """Image classification, judged by how often the right class is the first, and among the first k for each k in `top`.
+
+    Labels are smoothed for training only: the test loss is the plain cross-entropy.
+    """
 
     metric = "test_accuracy"
     higher_is_better = True
@@ -53,8 +49,9 @@ class Images(Task):
         top: Sequence[int] = (),
         device: torch.device,
     ):
-        if not 0 <= label_smoothing < 1 or (label_smoothing and classes < 2):
-            raise InputError(f"dataset.label_smoothing={label_smoothing} is outside [0, 1), or there is but one class")
+        if not 0 <= label_smoothing <= (classes - 1) / classes:
+            most = f"(C - 1) / C = {(classes - 1) / classes:.3f}"
+            raise InputError(f"dataset.label_smoothing={label_smoothing} is outside 0..{most} for {classes} classes")
         self.train = train
         self.test = test
         # the paper gives a share to the wrong classes, torch gives it to all classes, the right one among them
@@ -79,13 +76,14 @@ class Images(Task):
 
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
         loss, correct, count = 0.0, torch.zeros(len(self.top) + 1, dtype=torch.long, device=self.scale.device), 0
-        for images, labels in self.test.batches(0, 0):
-            logits = model(self.normalise(images)).float()
-            loss += F.cross_entropy(logits, labels, reduction="sum").double()
-            correct[0] += (logits.argmax(1) == labels).sum()
-            for place, k in enumerate(self.top, start=1):
-                correct[place] += (logits.topk(k).indices == labels[:, None]).sum()
-            count += len(labels)
+        with closing(self.test.batches(0, 0)) as batches:
+            for images, labels in batches:
+                logits = model(self.normalise(images)).float()
+                loss += F.cross_entropy(logits, labels, reduction="sum").double()
+                correct[0] += (logits.argmax(1) == labels).sum()
+                for place, k in enumerate(self.top, start=1):
+                    correct[place] += (logits.topk(k).indices == labels[:, None]).sum()
+                count += len(labels)
         accuracy, *others = (100 * number / count for number in correct.tolist())
         return {"test_loss": float(loss) / count, "test_accuracy": accuracy} | {
             f"test_top{k}": share for k, share in zip(self.top, others, strict=True)
@@ -96,13 +94,6 @@ class Images(Task):
         if self.floats.shape[1:] != images.shape[1:] or len(self.floats) < len(images):
             self.floats = torch.empty(images.shape, device=images.device)
         return self.floats[: len(images)].copy_(images).mul_(self.scale).add_(self.shift)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"train": self.train.state_dict(), "test": self.test.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.train.load_state_dict(state["train"])
-        self.test.load_state_dict(state["test"])
 
 
 def check_batch_sizes(batch_size: int, test_batch_size: int) -> None:
