@@ -20,6 +20,7 @@ test: $(INSTALLED)  ## all tests; PUFFERFISH_DATA=DIR adds those on real data
 	$(BIN)/pytest
 
 bench: $(INSTALLED)  ## speed, as ratios measured in one run, into results/bench/; PUFFERFISH_DATA=DIR holds imagenet_sample
+	$(BIN)/python -m pufferfish_bench.bench.lstm
 	$(BIN)/python -m pufferfish_bench.bench.step
 	$(BIN)/python -m pufferfish_bench.bench.loader "$${PUFFERFISH_DATA:-data}/imagenet_sample/train"
 

@@ -19,6 +19,7 @@ PACKAGE = REPOSITORY / "src" / "pufferfish_bench"
 LAYERS = [
     {"__main__"},
     {"bench"},
+    {"translate"},
     {"main"},
     {"report"},
     {"trainer", "methods", "tasks", "observers"},
@@ -33,8 +34,9 @@ LAYERS = [
         "download",
         "interrupts",
         "memory_format",
+        "decoding",
     },
-    {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings"},
+    {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent"},
     {"world"},
     {"errors"},
 ]

@@ -64,6 +64,7 @@ def train(
         "reducer": Reducer,
         "schedule": partial(schedules.steps, learning_rate=0.05, milestones=[3], factor=0.1),
         "precision": FullPrecision(),
+        "clip_norm": None,
         "wrap": lambda module: module,
         "untimed_steps": 2,
         "checkpoints": Checkpoints(directory=directory / "checkpoints"),

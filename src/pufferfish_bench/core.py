@@ -17,11 +17,20 @@ from pufferfish_bench.stopwatch import Stopwatch
 from pufferfish_bench.world import World
 
 
+@dataclass(frozen=True)
+class Conclusion:
+    """What is worth finding out of the finished model alone."""
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)  # name -> text, to lie next to the record
+
+
 class Task:
     """What is learnt: the batches of an epoch, the loss of a batch, and the figures by which a model is judged."""
 
     metric: str  # the headline figure among those of `evaluate`
     higher_is_better: bool
+    note: str = ""  # what a person should know of the data, if anything
 
     def steps(self, epoch: int) -> int:
         """Number of batches in an epoch."""
@@ -38,9 +47,21 @@ class Task:
         """The scalar to go down."""
         raise NotImplementedError
 
+    def count(self, batch: Any) -> Tensor | int:
+        """How many answers the loss of a batch is the mean of: its weight in the mean loss of an epoch."""
+        raise NotImplementedError
+
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
         """The figures of a model on data it was not trained on."""
         raise NotImplementedError
+
+    def training_figures(self, mean_loss: float) -> dict[str, float]:
+        """What else the mean loss of an epoch says, if anything."""
+        return {}
+
+    def conclude(self, model: nn.Module) -> Conclusion:
+        """What there is to say of the finished model, beyond the figures of its last epoch."""
+        return Conclusion()
 
     def state_dict(self) -> dict[str, Any]:
         """What has to be restored in the middle of an epoch, if anything."""
@@ -126,18 +147,20 @@ class Tally:
 
     def __init__(self) -> None:
         self.loss_sum: Tensor | float = 0.0
+        self.count: Tensor | int = 0  # of answers: a small last batch weighs less
         self.finite_steps: Tensor | int = 0  # steps before the sum first ceased to be finite
         self.steps = 0
         self.bytes_sent = 0
 
-    def add(self, loss: Tensor, bytes_sent: int) -> None:
-        self.loss_sum = self.loss_sum + loss.detach().double()
+    def add(self, loss: Tensor, count: Tensor | int, bytes_sent: int) -> None:
+        self.loss_sum = self.loss_sum + loss.detach().double() * count
+        self.count = self.count + count
         self.finite_steps = self.finite_steps + self.loss_sum.isfinite()
         self.steps += 1
         self.bytes_sent += bytes_sent
 
     def mean_loss(self) -> float:
-        return float(self.loss_sum) / self.steps
+        return float(self.loss_sum) / float(self.count)
 
     def first_bad_step(self) -> int | None:
         """The number of the first step whose loss was not finite."""
@@ -145,7 +168,11 @@ class Tally:
         return finite if finite < self.steps else None
 
     def state_dict(self) -> dict[str, Any]:
-        return vars(self) | {"loss_sum": float(self.loss_sum), "finite_steps": int(self.finite_steps)}
+        return vars(self) | {
+            "loss_sum": float(self.loss_sum),
+            "count": int(self.count),
+            "finite_steps": int(self.finite_steps),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -168,10 +195,12 @@ class Run:
     optimizer: Optimizer | None = None
     reducer: Reducer | None = None
     learning_rate: float = 0.0
+    history: list[float] = field(default_factory=list)  # the metric of each epoch, turned so that less is better
     tally: Tally = field(default_factory=Tally)
     operations: list[dict[str, Any] | None] = field(default_factory=list)  # what each phase's surgery did, if it had one
     parameters: int = 0
     macs: int = 0
+    conclusion: Conclusion = field(default_factory=Conclusion)
 
     @property
     def phase(self) -> Phase:

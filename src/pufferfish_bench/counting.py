@@ -1,10 +1,14 @@
 """Parameters and multiply-accumulates, by torch's own counter and by the paper's convention."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+
+from pufferfish_bench.recurrent import LSTM, LowRankLSTM
 
 
 def parameters(model: nn.Module) -> int:
@@ -52,6 +56,11 @@ RULES: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor], int]] = {
     nn.ReLU: lambda m, x, y: y.numel(),
     nn.MaxPool2d: lambda m, x, y: x.numel(),
     nn.AdaptiveAvgPool2d: lambda m, x, y: x.numel(),
+    # for each word the matrices and twelve multiplications and additions a hidden unit
+    LSTM: lambda m, x, y: x[..., 0].numel() * m.hidden_size * (4 * (m.input_size + m.hidden_size) + 12),
+    LowRankLSTM: lambda m, x, y: (
+        x[..., 0].numel() * (m.u_ih.numel() + m.v_ih.numel() + m.u_hh.numel() + m.v_hh.numel() + 12 * m.hidden)
+    ),
 }
 
 
@@ -60,8 +69,23 @@ def forward(model: nn.Module, *example: Tensor) -> None:
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), plain_kernels():
             model(*example)
     finally:
         for module, mode in training.items():
             module.training = mode
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Without the fused kernels for LSTM and attention, which torch's counter takes for nothing."""
+    switches = (torch.backends.mkldnn, torch.backends.cudnn)
+    before = [switch.enabled for switch in switches]
+    try:
+        for switch in switches:
+            switch.enabled = False
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        for switch, state in zip(switches, before, strict=True):
+            switch.enabled = state

@@ -1,7 +1,8 @@
-"""Factorise the linear and convolution layers of any nn.Module, and merge them back; knows no model and no method.
+"""Factorise the linear, convolution and LSTM layers of any nn.Module, and merge them back; knows no model and no method.
 
 A weight, unrolled to a matrix W (out, in), becomes two: u (rank, in) comes first and sees the input, v (out, rank) comes
-second. For a convolution u has the kernel, the stride and the padding, and v is 1x1. A bias stays on v.
+second. For a convolution u has the kernel, the stride and the padding, and v is 1x1. A bias stays on v. Of an LSTM layer each
+gate's two matrices are factored on their own.
 """
 
 import fnmatch
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.recurrent import LSTM, LowRankLSTM, gate_matrices
 
-Layer = nn.Linear | nn.Conv2d
+Layer = nn.Linear | nn.Conv2d | LSTM
 
 
 class LowRank(nn.Module):
@@ -28,6 +30,9 @@ class LowRank(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.v(self.u(x))
+
+
+FactoredLayer = LowRank | LowRankLSTM
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,16 @@ def rank_of(shape: tuple[int, int], ratio: float) -> int:
 
 
 def unrolled(layer: Layer) -> tuple[int, int]:
-    """The sides (out, in) of a layer's weight as a matrix; a kernel belongs to the input side."""
+    """The sides (out, in) of a layer's weight as a matrix; a kernel belongs to the input side. Of an LSTM: of a gate's."""
+    if isinstance(layer, LSTM):
+        return layer.hidden_size, layer.input_size
     return layer.weight.shape[0], layer.weight[0].numel()
 
 
 def choose(
     model: nn.Module, *, keep: Sequence[str], first: str | None, rank_ratio: float, ranks: Mapping[str, int | float] | None = None
 ) -> Choice:
-    """Decide the rank of every linear and convolution layer from `first` on (in the model's order) that `keep` does not name.
+    """Decide the rank of every layer that can be factored, from `first` on (in the model's order), that `keep` does not name.
 
     `keep` and the keys of `ranks` are names or shell patterns; what `ranks` says goes before the ratio, a whole number
     being a rank and a fraction a ratio of its own.
@@ -61,7 +68,7 @@ def choose(
     keep, ranks = [keep] if isinstance(keep, str) else keep, ranks or {}
     layers = dict(factorable(model))
     if first is not None and first not in layers:
-        raise InputError(f"first={first} names no linear or convolution layer; there are: {', '.join(layers)}")
+        raise InputError(f"first={first} names no layer that can be factored; there are: {', '.join(layers)}")
     for pattern in [*keep, *ranks]:
         if not fnmatch.filter(layers, pattern):
             raise InputError(f"{pattern!r} in low_rank matches no layer; there are: {', '.join(layers)}")
@@ -73,11 +80,11 @@ def choose(
         if not reached or any(fnmatch.fnmatch(name, pattern) for pattern in keep):
             continue
         out, inputs = unrolled(layer)
-        if type(layer) not in (nn.Linear, nn.Conv2d):
+        if type(layer) not in (nn.Linear, nn.Conv2d, LSTM):
             left[name] = f"{type(layer).__name__} may compute something else than the layer it is derived from"
         elif isinstance(layer, nn.Conv2d) and layer.groups != 1:
             left[name] = f"grouped convolution (groups={layer.groups})"
-        elif uses[layer.weight] > 1:
+        elif any(uses[parameter] > 1 for parameter in layer.parameters() if parameter.ndim > 1):
             left[name] = "its weight is shared with another layer"
         elif out + inputs >= out * inputs:
             left[name] = f"already thin ({out} x {inputs}): even rank 1 would not be smaller"
@@ -99,8 +106,8 @@ def choose(
 
 
 def factorable(model: nn.Module) -> Iterator[tuple[str, Layer]]:
-    """The linear and convolution layers of a model, by name and in order; those already factored are passed over."""
-    inside = {id(part) for layer in model.modules() if isinstance(layer, LowRank) for part in layer.modules()}
+    """The layers of a model that can be factored, by name and in order; those that already are are passed over."""
+    inside = {id(part) for layer in model.modules() if isinstance(layer, FactoredLayer) for part in layer.modules()}
     for name, layer in model.named_modules():
         if name and isinstance(layer, Layer) and id(layer) not in inside:  # the model itself has no place to be replaced in
             yield name, layer
@@ -115,9 +122,12 @@ def shared_uses(model: nn.Module) -> dict[Tensor, int]:
     return uses
 
 
-def thin(layer: Layer, rank: int) -> LowRank:
-    """A factored layer of this shape on the same device, with PyTorch's own random start."""
-    like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
+def thin(layer: Layer, rank: int) -> FactoredLayer:
+    """A factored layer of this shape on the same device, with a random start of its own."""
+    first = next(layer.parameters())
+    like: dict[str, Any] = {"device": first.device, "dtype": first.dtype}
+    if isinstance(layer, LSTM):
+        return LowRankLSTM(layer.input_size, layer.hidden_size, rank, **like).requires_grad_(first.requires_grad)
     bias = layer.bias is not None
     if isinstance(layer, nn.Linear):
         u: Layer = nn.Linear(layer.in_features, rank, bias=False, **like)
@@ -148,9 +158,11 @@ def truncated(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
     return u.to(weight.dtype), v.to(weight.dtype), kept
 
 
-def by_svd(layer: Layer, rank: int) -> tuple[LowRank, float]:
+def by_svd(layer: Layer, rank: int) -> tuple[FactoredLayer, float]:
     """The factored layer nearest to `layer`, and the share of the energy it keeps."""
     factored = thin(layer, rank)
+    if isinstance(layer, LSTM):
+        return factored, fill_by_svd(factored, layer)
     u, v, kept = truncated(layer.weight, rank)
     with torch.no_grad():
         factored.u.weight.copy_(u.view_as(factored.u.weight))
@@ -158,6 +170,21 @@ def by_svd(layer: Layer, rank: int) -> tuple[LowRank, float]:
         if layer.bias is not None:
             factored.v.bias.copy_(layer.bias)
     return factored, kept
+
+
+def fill_by_svd(factored: LowRankLSTM, layer: LSTM) -> float:
+    """Give every gate of a factored LSTM layer the truncated SVD of its matrices; return the share of energy kept."""
+    rank, energy, kept = factored.u_ih.shape[1], 0.0, 0.0
+    whole, parts = gate_matrices(layer), gate_matrices(factored)
+    for (side, gate), matrix in whole.items():
+        u, v, share = truncated(matrix, rank)
+        parts[f"u_{side}", gate].copy_(u)
+        parts[f"v_{side}", gate].copy_(v)
+        own = float(matrix.double().square().sum())
+        energy, kept = energy + own, kept + share * own
+    with torch.no_grad():
+        factored.bias.copy_(layer.bias_ih_l0.view_as(factored.bias))
+    return kept / energy if energy else 1.0
 
 
 def factorise(model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
@@ -189,13 +216,21 @@ def restructure(
 def merge(model: nn.Module) -> nn.Module:
     """Replace every factored layer by the dense layer that computes the same, in place; returns the model."""
     for name, layer in list(model.named_modules()):
-        if isinstance(layer, LowRank):
+        if isinstance(layer, FactoredLayer):
             model = replace(model, name, dense(layer))
     return model
 
 
-def dense(layer: LowRank) -> Layer:
+def dense(layer: FactoredLayer) -> Layer:
     """The dense layer that computes what a factored one computes."""
+    if isinstance(layer, LowRankLSTM):
+        whole = LSTM(layer.u_ih.shape[2], layer.hidden, device=layer.bias.device, dtype=layer.bias.dtype)
+        parts = gate_matrices(layer)
+        for (side, gate), matrix in gate_matrices(whole).items():
+            matrix.copy_(parts[f"v_{side}", gate] @ parts[f"u_{side}", gate])
+        with torch.no_grad():
+            whole.bias_ih_l0.copy_(layer.bias.flatten())
+        return whole
     u, v = layer.u, layer.v
     weight = (v.weight.flatten(1) @ u.weight.flatten(1)).detach()
     bias = v.bias is not None

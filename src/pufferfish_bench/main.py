@@ -125,6 +125,7 @@ def train(config: DictConfig) -> None:
         reducer=Reducer,
         schedule=schedule,
         precision=precision,
+        clip_norm=config.clip_norm,
         # static shapes: which kernels a step runs must not depend on the batches before it, or a resume would differ
         wrap=partial(torch.compile, dynamic=False) if config.compile else lambda module: module,
         untimed_steps=config.untimed_steps,
@@ -173,7 +174,7 @@ def describe_model(config: DictConfig) -> None:
 
 
 def build(group: DictConfig, **further: Any) -> Any:
-    """The model or the task itself; what is to be factored in a model, and what a sample looks like, is for others."""
+    """What a group of the config describes; what is to be factored in a model, and what a sample looks like, is for others."""
     arguments = OmegaConf.to_container(group, resolve=True)
     return instantiate({key: value for key, value in arguments.items() if key not in FOR_OTHERS}, **further)
 

@@ -48,7 +48,10 @@ class Recorder(Observer):
     def run_ended(self, run: Run) -> None:
         task = run.task
         self.manifest["finished"] = now()
-        self.manifest["summary"] = records.summarise(self.rows, metric=task.metric, higher_is_better=task.higher_is_better)
+        summary = records.summarise(self.rows, metric=task.metric, higher_is_better=task.higher_is_better)
+        self.manifest["summary"] = summary | run.conclusion.figures
+        for name, text in run.conclusion.files.items():
+            records.replace_file(self.directory / name, text)
         self.write(run)
 
     def write(self, run: Run) -> None:
@@ -92,6 +95,8 @@ class Terminal(Observer):
         self.rows: list[Row] = []
 
     def run_started(self, run: Run) -> None:
+        if run.task.note:
+            self.say(run.task.note)
         if run.epoch or run.step:
             self.say(f"resuming in epoch {run.epoch + 1} after {run.step} steps")
         self.steps = sum(run.task.steps(epoch) for epoch in range(run.epochs))

@@ -1,7 +1,7 @@
 """Optimizers over a model's present parameters; the learning rate is set by the schedule before every step."""
 
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, Adam
 
 
 def sgd(model: nn.Module, *, momentum: float, nesterov: bool, weight_decay: float, decay_vectors: bool) -> SGD:
@@ -10,3 +10,8 @@ def sgd(model: nn.Module, *, momentum: float, nesterov: bool, weight_decay: floa
     vectors = [p for p in model.parameters() if p.ndim <= 1 and not decay_vectors]
     groups = [{"params": matrices}] + [{"params": vectors, "weight_decay": 0.0}] * bool(vectors)
     return SGD(groups, lr=0.0, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+
+
+def adam(model: nn.Module, *, betas: tuple[float, float], eps: float) -> Adam:
+    """Adam without weight decay."""
+    return Adam(model.parameters(), lr=0.0, betas=tuple(betas), eps=eps)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 RUN, EPOCHS = "run.json", "epochs.jsonl"
+VOCABULARY = "vocabulary.txt"  # of a model that translates, one word a line
 Row = dict[str, Any]
 
 
 def replace_file(path: Path, text: str) -> None:
     """Put `text` under `path`, whole or not at all, and on disk when this returns."""
     beside = path.with_name(path.name + ".part")
-    with beside.open("w") as file:
+    with beside.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

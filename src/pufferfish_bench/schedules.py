@@ -1,5 +1,6 @@
 """Learning rates as pure functions of the clock: nothing to build, to step or to restore."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,30 @@ class Clock:
     step: int
     steps: int  # in this epoch
     phase_start: int  # the epoch in which the present phase began
+    history: Sequence[float] = ()  # how bad each epoch before this one was: less is better
 
 
 def steps(clock: Clock, *, learning_rate: float, milestones: Sequence[float], factor: float) -> float:
     """A constant rate, multiplied by `factor` at each milestone that has been reached: an epoch, or a place within one."""
     now = clock.epoch + clock.step / clock.steps
     return learning_rate * factor ** sum(now >= milestone for milestone in milestones)
+
+
+def on_plateau(clock: Clock, *, learning_rate: float, factor: float, switch_factor: float) -> float:
+    """A constant rate, multiplied by `factor` after each epoch that was no better than the best before it, and by
+    `switch_factor` when a phase other than the first begins."""
+    rate, best = learning_rate, math.inf
+    for epoch in range(clock.epoch + 1):
+        if epoch == clock.phase_start > 0:
+            rate *= switch_factor
+        if epoch < clock.epoch:
+            rate *= 1.0 if clock.history[epoch] < best else factor
+            best = min(best, clock.history[epoch])
+    return rate
+
+
+def noam(clock: Clock, *, factor: float, width: int, warmup_steps: int, restart: bool) -> float:
+    """The Transformer's: a linear rise over `warmup_steps`, then the inverse square root of the steps taken; `restart` counts
+    them from the start of the phase."""
+    taken = (clock.epoch - (clock.phase_start if restart else 0)) * clock.steps + clock.step + 1
+    return factor * width**-0.5 * min(taken**-0.5, taken * warmup_steps**-1.5)

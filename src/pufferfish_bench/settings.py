@@ -36,6 +36,7 @@ class Settings:
     channels_last: bool = MISSING
     compile: bool = MISSING
     deterministic: bool = MISSING
+    clip_norm: float | None = MISSING
     untimed_steps: int = MISSING
     device: str = MISSING
     data_root: str = MISSING
@@ -81,5 +82,7 @@ def check(config: DictConfig) -> None:
             raise InputError(f"{key}={config[key]} must be at least 1")
     if config.untimed_steps < 0:
         raise InputError(f"untimed_steps={config.untimed_steps} must not be negative")
+    if config.clip_norm is not None and config.clip_norm <= 0:
+        raise InputError(f"clip_norm={config.clip_norm} must be above 0, or null")
     if not 0 <= config.seed < 2**32:
         raise InputError(f"seed={config.seed} is outside 0..{2**32 - 1}")

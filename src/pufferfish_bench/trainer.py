@@ -41,6 +41,7 @@ class Trainer:
         reducer: Callable[[], Reducer],
         schedule: Callable[[Clock], float],
         precision: FullPrecision,
+        clip_norm: float | None,
         wrap: Callable[[nn.Module], nn.Module],
         untimed_steps: int,
         checkpoints: Checkpoints,
@@ -56,6 +57,7 @@ class Trainer:
         self.reducer = reducer
         self.schedule = schedule
         self.precision = precision
+        self.clip_norm = clip_norm
         self.wrap = wrap
         self.untimed_steps = untimed_steps
         self.checkpoints = checkpoints
@@ -77,6 +79,8 @@ class Trainer:
                 self.enter_phase(run, saved)
                 if saved is None or index >= saved["phase"]:
                     self.train_phase(run)
+            with torch.no_grad(), self.precision.autocast():
+                run.conclusion = run.task.conclude(run.model.eval())
             self.tell("run_ended", run)
         finally:
             for observer in reversed(self.observers):
@@ -134,6 +138,7 @@ class Trainer:
             "phase": run.phase.name,
             "epoch": epoch,
             "loss": run.tally.mean_loss(),
+            **run.task.training_figures(run.tally.mean_loss()),
             **metrics,
             "learning_rate": run.learning_rate,
             "bytes_sent": run.tally.bytes_sent,
@@ -146,13 +151,15 @@ class Trainer:
             "macs": run.macs,
             "peak_memory": machine.peak_memory(run.world.device),
         }
+        value = metrics[run.task.metric]
+        run.history.append(-value if run.task.higher_is_better else value)
         run.epoch, run.step, run.tally = epoch + 1, 0, Tally()
         return row
 
     def train_step(self, run: Run, batches: Any, steps: int) -> None:
         """One step, as in the paper's algorithm box."""
         watch = run.watch
-        run.learning_rate = self.schedule(Clock(run.epoch, run.step, steps, run.phase_start))
+        run.learning_rate = self.schedule(Clock(run.epoch, run.step, steps, run.phase_start, run.history))
         for group in run.optimizer.param_groups:
             group["lr"] = run.learning_rate
         with watch("data"):
@@ -165,13 +172,15 @@ class Trainer:
         bytes_sent = run.reducer.reduce(watch)
         with watch("step"):
             self.precision.unscale(run.optimizer)
+            if self.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(run.model.parameters(), self.clip_norm)
         with watch("method"):
             self.method.after_backward(run)
         with watch("step"):
             self.precision.step(run.optimizer)
         with watch("method"):
             self.method.after_step(run)
-        run.tally.add(loss, bytes_sent)
+        run.tally.add(loss, run.task.count(batch), bytes_sent)
 
     def evaluate(self, run: Run) -> dict[str, float]:
         def module(*inputs: Any) -> Any:
@@ -236,6 +245,7 @@ class Trainer:
                 "epoch": run.epoch,
                 "step": run.step,
                 "learning_rate": run.learning_rate,
+                "history": run.history,
                 "operations": run.operations,
                 "random": random,
             }
@@ -243,7 +253,7 @@ class Trainer:
         )
 
     def restore(self, run: Run, saved: dict[str, Any]) -> None:
-        run.phase_start, run.learning_rate = saved["phase_start"], saved["learning_rate"]
+        run.phase_start, run.learning_rate, run.history = saved["phase_start"], saved["learning_rate"], saved["history"]
         for name, part in self.stateful(run).items():
             part.load_state_dict(saved[name])
         torch.set_rng_state(saved["random"]["cpu"])

@@ -9,6 +9,7 @@ from torch.optim import SGD, Optimizer
 from pufferfish_bench import low_rank
 from pufferfish_bench.core import Method, Operation, Phase, Run, Surgery
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.recurrent import LSTM
 
 
 class Pufferfish(Method):
@@ -35,6 +36,9 @@ class Pufferfish(Method):
 
     def check(self, model: nn.Module) -> None:
         choice = low_rank.choose(model, **self.factorise.layers)
+        recurrent = [name for name in choice.ranks if isinstance(model.get_submodule(name), LSTM)]
+        if self.factorise.carry_momentum and recurrent:
+            raise InputError(f"method.momentum=carry is not for LSTM layers ({', '.join(recurrent)}); use method.momentum=fresh")
         if not choice.ranks:
             left = "; ".join(f"{layer}: {reason}" for layer, reason in choice.left.items())
             raise InputError(f"model.low_rank leaves no layer to factorise{f' ({left})' if left else ''}")

@@ -37,22 +37,33 @@ def describe(
     low_rank.restructure(nets["low_rank"], low_rank.choose(nets["low_rank"], **fully).ranks)
     before, after = counting.macs(nets["vanilla"], *example), counting.macs(nets["hybrid"], *example)
     rows = []
+    counted: set[nn.Parameter] = set()  # a tied weight belongs to the first layer that has it
     for layer, module in nets["vanilla"].named_modules():
         own = list(module.parameters(recurse=False))
         if not own:
             continue
+        fresh = [parameter for parameter in own if parameter.requires_grad and parameter not in counted]
+        counted.update(own)
         rows.append(
             {
                 "layer": layer,
                 "shape": list(own[0].shape),
                 "rank": choice.ranks.get(layer),
                 "left_alone": choice.left.get(layer),
-                "parameters": sum(parameter.numel() for parameter in own),
-                "parameters_hybrid": sum(p.numel() for p in nets["hybrid"].get_submodule(layer).parameters()),
+                "parameters": sum(parameter.numel() for parameter in fresh),
+                "parameters_hybrid": counting.parameters(nets["hybrid"].get_submodule(layer))
+                if layer in choice.ranks
+                else sum(parameter.numel() for parameter in fresh),
                 "macs": before[layer],
                 "macs_hybrid": after[layer],
             }
         )
+    elsewhere = {
+        figure: count[""] - sum(row[figure] for row in rows) for figure, count in (("macs", before), ("macs_hybrid", after))
+    }
+    if any(elsewhere.values()):
+        nothing = {"shape": [], "rank": None, "left_alone": None, "parameters": 0, "parameters_hybrid": 0}
+        rows.append({"layer": "attention, tied output", **nothing, **elsewhere})
     paper = paper_numbers()["models"].get(name, {}) if as_in_paper else {}
     totals = {}
     for net, model in nets.items():
@@ -63,7 +74,7 @@ def describe(
             "macs_as_in_paper_early_strides": counting.macs_as_in_paper(model, *example),
             "paper": paper.get(net, {}),
         }
-    return {"model": name, "layers": rows, "totals": totals}
+    return {"model": name, "layers": rows, "totals": totals, "note": paper.get("note", "")}
 
 
 def with_late_strides(model: nn.Module) -> nn.Module:
@@ -108,10 +119,12 @@ def show(description: Mapping[str, Any], console: Console) -> None:
             console.print(f"left alone: {row['layer']}: {row['left_alone']}", highlight=False)
     tables.show(totals, console)
     console.print(
-        "MACs: multiply-accumulates of convolutions and matrix products for one image; "
+        "MACs: multiply-accumulates of convolutions and matrix products for one sample; "
         "the paper's way adds BatchNorm, and ReLU and pooling modules.",
         highlight=False,
     )
+    if description["note"]:
+        console.print(description["note"], highlight=False)
     for net, total in description["totals"].items():
         late, early = total["macs_as_in_paper"], total["macs_as_in_paper_early_strides"]
         if f"{late / 1e9:.2f}" != f"{early / 1e9:.2f}":

@@ -3,7 +3,9 @@
 import torch
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.tasks import grammar
 from pufferfish_bench.tasks.images import Images
+from pufferfish_bench.tasks.language import NextWord, perplexity
 from pufferfish_bench.tasks.memory import in_memory
 from pufferfish_bench.tasks.synthetic import synthetic_images
 
@@ -30,3 +32,19 @@ def images(
         classes=classes, mean=(0.5,) * 3, std=(0.25,) * 3, label_smoothing=label_smoothing, batch_size=batch_size,
         test_batch_size=test_batch_size, seed=seed, device=device,
     )  # fmt: skip
+
+
+def text(
+    *, train_words: int, test_words: int, vocabulary: int, batch_size: int, test_batch_size: int, segment: int, carry: str,
+    device: torch.device,
+) -> NextWord:  # fmt: skip
+    """Model the text of a small grammar. No model can have a lower perplexity than the grammar itself, but for luck."""
+    if vocabulary != len(grammar.WORDS):
+        raise InputError(f"dataset.vocabulary={vocabulary}, but the grammar has {len(grammar.WORDS)} words")
+    task = NextWord(
+        train=grammar.text(train_words, seed=0), val=grammar.text(test_words, seed=TEST_SEED),
+        test=grammar.text(test_words, seed=TEST_SEED + 1), batch_size=batch_size, test_batch_size=test_batch_size,
+        segment=segment, carry=carry, device=device,
+    )  # fmt: skip
+    task.note = f"no model of this text can have a perplexity below {perplexity(grammar.entropy_rate()):.2f}, but for luck"
+    return task

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pufferfish_bench.core import Task
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.tasks.smoothing import torchs_label_smoothing
 
 Batch = tuple[Tensor, Tensor]  # images (count, 3, height, width) of uint8 and int64 labels, on the device
 
@@ -49,13 +50,9 @@ class Images(Task):
         top: Sequence[int] = (),
         device: torch.device,
     ):
-        if not 0 <= label_smoothing <= (classes - 1) / classes:
-            most = f"(C - 1) / C = {(classes - 1) / classes:.3f}"
-            raise InputError(f"dataset.label_smoothing={label_smoothing} is outside 0..{most} for {classes} classes")
         self.train = train
         self.test = test
-        # the paper gives a share to the wrong classes, torch gives it to all classes, the right one among them
-        self.smoothing = label_smoothing * classes / (classes - 1) if label_smoothing else 0.0
+        self.smoothing = torchs_label_smoothing(label_smoothing, classes)
         self.top = [k for k in top if k <= classes]
         # (pixel - mean) / std with pixels in 0..255, as one multiplication and one addition
         self.scale = (1 / (255 * torch.tensor(std))).view(1, -1, 1, 1).to(device)
@@ -73,6 +70,9 @@ class Images(Task):
     def loss(self, model: Callable[..., Tensor], batch: Batch) -> Tensor:
         images, labels = batch
         return F.cross_entropy(model(images), labels, label_smoothing=self.smoothing)
+
+    def count(self, batch: Batch) -> int:
+        return len(batch[1])
 
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
         loss, correct, count = 0.0, torch.zeros(len(self.top) + 1, dtype=torch.long, device=self.scale.device), 0

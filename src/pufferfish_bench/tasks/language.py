@@ -1,0 +1,112 @@
+"""Predict the next word: a text in parallel columns, read in segments that hand their state on."""
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pufferfish_bench.core import Conclusion, Task
+from pufferfish_bench.errors import InputError
+
+States = Sequence[tuple[Tensor, Tensor]]
+Batch = tuple[Tensor, Tensor, bool]  # words (time, columns), the words after them, and whether the text begins here
+
+
+def correct(ends: States) -> States:
+    """Every layer goes on where it ended."""
+    return ends
+
+
+def official(ends: States) -> States:
+    """As the authors' code has it: the first layer goes on where the last one ended, all others start from zero."""
+    return [ends[-1], *((torch.zeros_like(h), torch.zeros_like(c)) for h, c in ends[1:])]
+
+
+CARRIES = {"correct": correct, "official": official}
+
+
+class NextWord(Task):
+    """Language modelling by truncated back-propagation, judged by perplexity."""
+
+    metric = "val_ppl"
+    higher_is_better = False
+
+    def __init__(
+        self, *, train: Tensor, val: Tensor, test: Tensor, batch_size: int, test_batch_size: int, segment: int, carry: str,
+        device: torch.device,
+    ):  # fmt: skip
+        for name, value in (
+            ("batch_size", batch_size),
+            ("dataset.test_batch_size", test_batch_size),
+            ("dataset.segment", segment),
+        ):
+            if value < 1:
+                raise InputError(f"{name}={value} must be at least 1")
+        if carry not in CARRIES:
+            raise InputError(f"dataset.carry={carry} is none of {', '.join(CARRIES)}")
+        self.train = columns(train, batch_size).to(device)
+        self.val, self.test = (columns(text, test_batch_size).to(device) for text in (val, test))
+        self.segment = segment
+        self.carry = CARRIES[carry]
+        self.states: States | None = None
+
+    def steps(self, epoch: int) -> int:
+        return math.ceil((len(self.train) - 1) / self.segment)
+
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        yield from segments(self.train, self.segment, start)
+
+    def loss(self, model: Callable[..., Any], batch: Batch) -> Tensor:
+        words, following, begins = batch
+        losses, ends = model(words, None if begins else self.states, following)
+        self.states = self.carry([(h.detach(), c.detach()) for h, c in ends])
+        return losses.mean()
+
+    def count(self, batch: Batch) -> int:
+        return batch[1].numel()
+
+    def training_figures(self, mean_loss: float) -> dict[str, float]:
+        return {"train_ppl": perplexity(mean_loss)}
+
+    def evaluate(self, model: Callable[..., Any]) -> dict[str, float]:
+        return {"val_ppl": perplexity(self.mean_loss(model, self.val))}
+
+    def conclude(self, model: nn.Module) -> Conclusion:
+        return Conclusion({"test_ppl": perplexity(self.mean_loss(model, self.test))})
+
+    def mean_loss(self, model: Callable[..., Any], text: Tensor) -> float:
+        states, total, count = None, 0.0, 0
+        for words, following, _ in segments(text, self.segment, 0):
+            losses, ends = model(words, states, following)
+            states = self.carry(ends)
+            total += losses.detach().double().sum()
+            count += following.numel()
+        return float(total) / count
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"states": self.states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.states = state["states"]
+
+
+def columns(text: Tensor, count: int) -> Tensor:
+    """A text (words) as (rows, count): each column a stretch of it; what is left over is dropped."""
+    rows = len(text) // count
+    if rows < 2:
+        raise InputError(f"{len(text)} words are too few for {count} columns: use a smaller batch_size")
+    return text[: rows * count].view(count, rows).t().contiguous()
+
+
+def segments(text: Tensor, length: int, start: int) -> Generator[Batch]:
+    """Consecutive segments of at most `length` rows, from number `start` on, each with the rows one further on."""
+    last = len(text) - 1
+    for first in range(start * length, last, length):
+        end = min(first + length, last)
+        yield text[first:end], text[first + 1 : end + 1], first == 0
+
+
+def perplexity(mean_loss: float) -> float:
+    return math.exp(mean_loss) if mean_loss < 700 else math.inf

@@ -1,0 +1,138 @@
+"""Translate sentences: batches of padded pairs, perplexity after every epoch, BLEU of the finished model."""
+
+import logging
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from pufferfish_bench import decoding
+from pufferfish_bench.core import Conclusion, Task
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.records import VOCABULARY
+from pufferfish_bench.tasks.language import perplexity
+from pufferfish_bench.tasks.pairs import END, PAD, START, Corpus, Pairs, spoken
+from pufferfish_bench.tasks.smoothing import torchs_label_smoothing
+
+log = logging.getLogger(__name__)
+
+Batch = tuple[Tensor, Tensor]  # source and target (sentences, words), framed and padded
+POOL = 50  # batches that are sorted by length together, when they are
+
+
+class Translation(Task):
+    """Machine translation of sentences, with teacher forcing; `bucketed` batches hold sentences of like length."""
+
+    metric = "val_ppl"
+    higher_is_better = False
+
+    def __init__(
+        self,
+        *,
+        corpus: Corpus,
+        batch_size: int,
+        test_batch_size: int,
+        bucketed: bool,
+        label_smoothing: float,
+        beam: int,
+        alpha: float,
+        longest: int,
+        seed: int,
+        device: torch.device,
+    ):
+        least = {
+            "batch_size": batch_size,
+            "dataset.test_batch_size": test_batch_size,
+            "dataset.beam": beam,
+            "dataset.longest": longest,
+        }
+        for name, value in least.items():
+            if value < 1:
+                raise InputError(f"{name}={value} must be at least 1")
+        self.corpus = corpus
+        self.batch_size = batch_size
+        self.test_batch_size = test_batch_size
+        self.bucketed = bucketed
+        self.smoothing = torchs_label_smoothing(label_smoothing, len(corpus.vocabulary))
+        self.search = {"beam": beam, "alpha": alpha, "longest": longest}
+        self.seed = seed
+        self.device = device
+
+    def steps(self, epoch: int) -> int:
+        return -(-len(self.corpus.train.source) // self.batch_size)
+
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        for chosen in self.order(epoch)[start:]:
+            yield self.padded(self.corpus.train, chosen)
+
+    def order(self, epoch: int) -> list[numpy.ndarray]:
+        """Which pairs are in each batch of an epoch."""
+        random = numpy.random.default_rng((self.seed, epoch))
+        order = random.permutation(len(self.corpus.train.source))
+        if not self.bucketed:
+            return [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
+        lengths = numpy.array([len(sentence) for sentence in self.corpus.train.target])
+        pools = [order[first : first + POOL * self.batch_size] for first in range(0, len(order), POOL * self.batch_size)]
+        pools = [pool[lengths[pool].argsort(kind="stable")] for pool in pools]
+        batches = [pool[first : first + self.batch_size] for pool in pools for first in range(0, len(pool), self.batch_size)]
+        return [batches[number] for number in random.permutation(len(batches))]
+
+    def padded(self, pairs: Pairs, chosen: Any) -> Batch:
+        sides = ([side[number] for number in chosen] for side in (pairs.source, pairs.target))
+        source, target = (pad_sequence(side, batch_first=True, padding_value=PAD).to(self.device) for side in sides)
+        return source, target
+
+    def loss(self, model: Callable[..., Tensor], batch: Batch) -> Tensor:
+        return self.cross_entropy(model, batch, label_smoothing=self.smoothing)
+
+    def cross_entropy(self, model: Callable[..., Tensor], batch: Batch, **options: Any) -> Tensor:
+        """Of each word given those before it; padding does not count."""
+        source, target = batch
+        logits = model(source, target[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), target[:, 1:].flatten(), ignore_index=PAD, **options)
+
+    def count(self, batch: Batch) -> Tensor:
+        return (batch[1][:, 1:] != PAD).sum()
+
+    def training_figures(self, mean_loss: float) -> dict[str, float]:
+        """With smoothed labels and dropout, as in the paper: it may well be above the perplexity on other data."""
+        return {"train_ppl": perplexity(mean_loss)}
+
+    def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
+        return {
+            f"{name}_ppl": self.perplexity_of(model, pairs)
+            for name, pairs in (("val", self.corpus.val), ("test", self.corpus.test))
+        }
+
+    def perplexity_of(self, model: Callable[..., Tensor], pairs: Pairs) -> float:
+        total, words = 0.0, 0
+        for first in range(0, len(pairs.source), self.test_batch_size):
+            batch = self.padded(pairs, range(first, min(first + self.test_batch_size, len(pairs.source))))
+            total += self.cross_entropy(model, batch, reduction="sum").double()
+            words += self.count(batch)
+        return perplexity(float(total) / int(words))
+
+    def conclude(self, model: nn.Module) -> Conclusion:
+        """BLEU on both sets that were not trained on, and the translations themselves."""
+        import sacrebleu
+
+        measure = sacrebleu.BLEU(lowercase=True)
+        figures: dict[str, Any] = {}
+        files = {VOCABULARY: "".join(f"{word}\n" for word in self.corpus.vocabulary)}
+        for name, pairs in (("val", self.corpus.val), ("test", self.corpus.test)):
+            log.info(f"translating the {len(pairs.source):,} sentences of {name}")
+            said = self.translate(model, pairs.source)
+            figures[f"{name}_bleu"] = measure.corpus_score(said, [pairs.references]).score
+            files[f"{name}.translations.txt"] = "".join(f"{line}\n" for line in said)
+        return Conclusion(figures | {"bleu": str(measure.get_signature())}, files)
+
+    def translate(self, model: nn.Module, sentences: list[Tensor]) -> list[str]:
+        found = decoding.translate(
+            model, [sentence.to(self.device) for sentence in sentences], padding=PAD, start=START, end=END,
+            batch_size=self.test_batch_size, **self.search,
+        )  # fmt: skip
+        return [spoken(numbers, self.corpus.vocabulary) for numbers in found]

@@ -1,0 +1,55 @@
+"""WikiText-2 from wikitext-2/{train,valid,test}.txt, word by word."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.tasks.language import NextWord
+
+END = "<eos>"  # of a line
+PARTS = ("train", "valid", "test")
+
+
+def wikitext2(
+    *,
+    root: str,
+    folder: str,
+    vocabulary: int,
+    train_words: int | None,
+    batch_size: int,
+    test_batch_size: int,
+    segment: int,
+    carry: str,
+    device: torch.device,
+) -> NextWord:
+    """The task; `train_words` takes the first so many, all if it is null. The vocabulary is that of all three parts."""
+    train, val, test = texts(Path(root) / folder, vocabulary)
+    if train_words is not None:
+        if not 1 <= train_words <= len(train):
+            raise InputError(f"dataset.train_words={train_words} is outside 1..{len(train)}")
+        train = train[:train_words]
+    return NextWord(
+        train=train, val=val, test=test, batch_size=batch_size, test_batch_size=test_batch_size, segment=segment, carry=carry,
+        device=device,
+    )  # fmt: skip
+
+
+def texts(folder: Path, vocabulary: int) -> list[Tensor]:
+    """The three parts as numbers: words are numbered as they first appear, and each line ends with a word of its own."""
+    numbers: dict[str, int] = {}
+    parts = []
+    for part in PARTS:
+        path = folder / f"{part}.txt"
+        if not path.is_file():
+            raise InputError(
+                f"WikiText-2 is not in {folder.resolve()}: {path.name} is missing. Give its place with data_root=DIR or "
+                "PUFFERFISH_DATA, or use the embedded data: dataset=synthetic_text"
+            )
+        with path.open(encoding="utf-8") as lines:
+            words = [word for line in lines for word in (*line.split(), END)]
+        parts.append(torch.tensor([numbers.setdefault(word, len(numbers)) for word in words]))
+    if len(numbers) != vocabulary:
+        raise InputError(f"dataset.vocabulary={vocabulary}, but {folder} has {len(numbers):,} different words")
+    return parts

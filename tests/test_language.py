@@ -1,0 +1,178 @@
+"""Language modelling: columns and segments, what is carried between them, the real WikiText-2, and a grammar with a floor."""
+
+import math
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.models.lstm import LanguageModel
+from pufferfish_bench.records import EPOCHS, read_rows
+from pufferfish_bench.schedules import Clock, on_plateau
+from pufferfish_bench.tasks import embedded, grammar
+from pufferfish_bench.tasks.language import NextWord, columns, correct, official, segments
+from pufferfish_bench.tasks.wikitext2 import texts, wikitext2
+from tests.conftest import Command
+from tests.test_commands import assert_same_run, final_state, interrupt
+
+SETTINGS = {"batch_size": 3, "test_batch_size": 2, "segment": 5, "carry": "correct", "device": torch.device("cpu")}
+
+
+def task(**changes: object) -> NextWord:
+    words = torch.arange(100) % 7
+    return NextWord(**{"train": words, "val": words[:40], "test": words[:31]} | SETTINGS | changes)
+
+
+@given(words=st.integers(2, 200), count=st.integers(1, 20))
+def test_columns_are_stretches_of_the_text(words: int, count: int):
+    text = torch.arange(words)
+    if words // count < 2:
+        with pytest.raises(InputError, match="too few"):
+            columns(text, count)
+        return
+    laid = columns(text, count)
+    assert torch.equal(laid.t().flatten(), text[: words // count * count])
+
+
+@given(rows=st.integers(2, 60), length=st.integers(1, 20))
+def test_segments_cover_every_word_once_and_each_is_followed_by_the_next_words(rows: int, length: int):
+    text = torch.arange(rows * 2).view(rows, 2)
+    parts = list(segments(text, length, 0))
+    assert torch.equal(torch.cat([words for words, _, _ in parts]), text[:-1])
+    assert torch.equal(torch.cat([following for _, following, _ in parts]), text[1:])
+    assert [begins for _, _, begins in parts] == [True] + [False] * (len(parts) - 1)
+    for start in range(len(parts) + 1):
+        assert len(list(segments(text, length, start))) == len(parts) - start
+
+
+def test_segments_with_a_carried_state_are_one_long_text():
+    torch.manual_seed(0)
+    model = LanguageModel(vocabulary=7, hidden=6, layers=2, dropout=0.0).eval()
+    judge = task()
+    whole, _ = model(judge.train[:-1])
+    expected = F.cross_entropy(whole.flatten(0, 1), judge.train[1:].flatten())
+    total = sum(judge.loss(model, batch) * judge.count(batch) for batch in judge.batches(0, 0))
+    torch.testing.assert_close(total / judge.train[1:].numel(), expected)
+    assert judge.mean_loss(model, judge.train) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_losses_in_small_parts_are_the_cross_entropy_of_all_logits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pufferfish_bench.models.lstm.LOGITS", 20)  # two words of seven at a time
+    model, words = LanguageModel(vocabulary=7, hidden=6, layers=1, dropout=0.0), torch.randint(7, (4, 3))
+    following = torch.randint(7, (4, 3))
+    losses, _ = model(words, None, following)
+    logits, _ = model(words)
+    torch.testing.assert_close(losses, F.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none"))
+
+
+def test_no_gradient_reaches_back_over_a_segment():
+    model, judge = LanguageModel(vocabulary=7, hidden=6, layers=2, dropout=0.0), task()
+    for batch in judge.batches(0, 0):
+        judge.loss(model, batch).backward()  # a second time through the same graph would be an error
+    assert all(not tensor.requires_grad for state in judge.states for tensor in state)
+
+
+def test_what_is_carried_is_each_layers_own_state_or_what_the_authors_carry():
+    ends = [(torch.full((2, 3), 1.0), torch.full((2, 3), 2.0)), (torch.full((2, 3), 3.0), torch.full((2, 3), 4.0))]
+    assert correct(ends) is ends
+    (h1, c1), (h2, c2) = official(ends)
+    assert torch.equal(h1, ends[1][0])
+    assert torch.equal(c1, ends[1][1])
+    assert not h2.any()
+    assert not c2.any()
+
+
+def test_the_state_survives_a_checkpoint():
+    model, one, other = LanguageModel(vocabulary=7, hidden=6, layers=2, dropout=0.0), task(), task()
+    batches = list(one.batches(0, 0))
+    for batch in batches[:3]:
+        one.loss(model, batch)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one.loss(model, batches[3]), other.loss(model, batches[3]))
+
+
+def test_perplexities_are_reported_for_training_validation_and_test():
+    model, judge = LanguageModel(vocabulary=7, hidden=6, layers=1, dropout=0.0).eval(), task()
+    with torch.no_grad():
+        assert judge.evaluate(model) == {"val_ppl": pytest.approx(math.exp(judge.mean_loss(model, judge.val)))}
+        assert judge.conclude(model).figures == {"test_ppl": pytest.approx(math.exp(judge.mean_loss(model, judge.test)))}
+    assert judge.training_figures(2.0) == {"train_ppl": pytest.approx(math.exp(2.0))}
+    assert judge.training_figures(1e9)["train_ppl"] == math.inf
+
+
+@pytest.mark.parametrize(("changes", "words"), [({"carry": "both"}, "carry=both"), ({"segment": 0}, "segment=0")])
+def test_nonsense_is_refused(changes: dict, words: str):
+    with pytest.raises(InputError, match=words):
+        task(**changes)
+
+
+def test_the_real_text_has_the_papers_words(data_root: Path):
+    parts = texts(data_root / "wikitext-2", 33_278)
+    assert [len(part) for part in parts] == [2_088_628, 217_646, 245_569]
+    real = wikitext2(
+        root=str(data_root), folder="wikitext-2", vocabulary=33_278, train_words=None,
+        **SETTINGS | {"batch_size": 20, "test_batch_size": 10, "segment": 35},
+    )  # fmt: skip
+    assert real.steps(0) == 2_984
+    with pytest.raises(InputError, match="33,278 different words"):
+        texts(data_root / "wikitext-2", 33_000)
+
+
+def test_missing_text_is_named_with_the_way_out(tmp_path: Path):
+    with pytest.raises(InputError, match=r"train\.txt is missing.*data_root=.*synthetic_text"):
+        texts(tmp_path / "wikitext-2", 10)
+
+
+def test_the_floor_is_the_mean_surprise_of_one_who_knows_the_grammar():
+    probability, following = grammar.distributions()
+    assert probability.sum(1) == pytest.approx([1.0] * len(grammar.GRAMMAR))
+    state, surprise, count = grammar.SUBJECT, 0.0, 200_000
+    for word in grammar.text(count, seed=3).tolist():
+        assert probability[state, word] > 0
+        surprise -= math.log(probability[state, word])
+        state = following[state, word]
+    assert surprise / count == pytest.approx(grammar.entropy_rate(), rel=0.005)
+
+
+def test_the_embedded_text_tells_its_floor():
+    small = embedded.text(train_words=900, test_words=300, vocabulary=45, **SETTINGS)
+    assert f"{math.exp(grammar.entropy_rate()):.2f}" in small.note
+    assert not torch.equal(grammar.text(300, seed=embedded.TEST_SEED), grammar.text(300, seed=0))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("model=lstm", "model.hidden=16", "dataset.train_words=8000", "dataset.test_words=400", "method.warmup_epochs=2"),
+        ("model=transformer", "model.width=16", "dataset.train_pairs=600", "dataset.test_pairs=5", "method.warmup_epochs=2"),
+    ],
+    ids=["lstm", "transformer"],
+)
+def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_to_the_same_end(
+    invoke: Command, arguments, tmp_path: Path, settings: tuple[str, ...]
+):
+    settings = ("profile=smoke", "method=pufferfish", "model.dropout=0.2", "epochs=4", "checkpoint_every=4", *settings)
+    assert invoke(*settings, "run_dir=whole").returncode == 0
+    words = arguments(*settings, "run_dir=stopped")
+    stopped = interrupt(words, tmp_path, signal.SIGTERM, lambda: len(read_rows(tmp_path / "stopped" / EPOCHS)) >= 2)
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
+    assert final_state(tmp_path / "stopped")["step"] >= 1
+    assert invoke(*settings, "run_dir=stopped").returncode == 0
+    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+
+
+def rates(history: list[float], switch: int | None) -> list[float]:
+    settings = {"learning_rate": 16.0, "factor": 0.25, "switch_factor": 0.5}
+    clocks = [Clock(e, 0, 1, 0 if switch is None or e < switch else switch, history[:e]) for e in range(len(history) + 1)]
+    return [on_plateau(clock, **settings) for clock in clocks]
+
+
+def test_the_rate_falls_after_every_epoch_that_is_no_better_than_the_best_and_at_the_switch():
+    assert rates([5.0, 4.0, 4.0, 3.0, 3.5, 2.0], None) == [16, 16, 16, 4, 4, 1, 1]
+    # the best before the switch counts after it, as in the authors' code
+    assert rates([5.0, 3.0, 4.0, 3.5, 2.0], 2) == [16, 16, 8, 2, 0.5, 0.5]

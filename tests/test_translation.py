@@ -1,0 +1,158 @@
+"""Translation end to end: batches of pairs, perplexity, BLEU, files next to the run, and the command that translates."""
+
+import io
+import math
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import sacrebleu
+import torch
+import torch.nn.functional as F
+
+from pufferfish_bench import translate
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.models.transformer import Transformer
+from pufferfish_bench.records import RUN, read_json
+from pufferfish_bench.schedules import Clock, noam
+from pufferfish_bench.tasks import number_words
+from pufferfish_bench.tasks.pairs import PAD
+from pufferfish_bench.tasks.translation import Translation
+from tests.conftest import Command
+
+SETTINGS = {
+    "batch_size": 7, "test_batch_size": 4, "bucketed": False, "label_smoothing": 0.0, "beam": 2, "alpha": 0.7, "longest": 12,
+    "seed": 1, "device": torch.device("cpu"),
+}  # fmt: skip
+
+
+def task(**changes: object) -> Translation:
+    return Translation(corpus=number_words.corpus(train=50, test=10), **SETTINGS | changes)
+
+
+def net(vocabulary: int) -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(
+        vocabulary=vocabulary, width=16, heads=2, inner=32, layers=1, dropout=0.0, positions=40, padding=PAD
+    ).eval()
+
+
+@pytest.mark.parametrize("bucketed", [False, True])
+def test_every_pair_is_in_one_batch_of_an_epoch_and_epochs_and_seeds_differ(bucketed: bool):
+    orders = [task(seed=seed, bucketed=bucketed).order(epoch) for seed in (1, 2) for epoch in (0, 1)]
+    for order in orders:
+        assert sorted(numpy.concatenate(order).tolist()) == list(range(50))
+        assert len(order) == task().steps(0) == 8
+    assert len({tuple(numpy.concatenate(order).tolist()) for order in orders}) == 4
+
+
+@pytest.mark.parametrize("bucketed", [False, True])
+def test_an_epoch_entered_in_the_middle_gives_the_rest_of_it(bucketed: bool):
+    pairs = task(bucketed=bucketed)
+    whole = list(pairs.batches(2, 0))
+    for start in (0, 3, 8):
+        rest = list(pairs.batches(2, start))
+        assert len(rest) == len(whole) - start
+        for batch, same in zip(rest, whole[start:], strict=True):
+            assert all(torch.equal(side, other) for side, other in zip(batch, same, strict=True))
+
+
+def test_buckets_hold_sentences_of_like_length():
+    def padding(bucketed: bool) -> int:
+        return sum(int((target == PAD).sum()) for _, target in task(bucketed=bucketed).batches(0, 0))
+
+    assert padding(True) < padding(False) / 2
+
+
+def test_the_loss_is_the_mean_over_words_and_padding_has_no_part_in_it():
+    pairs = task()
+    model, batch = net(len(pairs.corpus.vocabulary)), next(pairs.batches(0, 0))
+    source, target = batch
+    total, words = 0.0, 0
+    for row in range(len(source)):
+        one, other = (side[row][side[row] != PAD] for side in (source, target))
+        total += F.cross_entropy(model(one[None], other[None, :-1])[0], other[1:], reduction="sum")
+        words += len(other) - 1
+    torch.testing.assert_close(pairs.loss(model, batch), total / words)
+    assert int(pairs.count(batch)) == words
+
+
+def test_perplexity_does_not_depend_on_the_batches():
+    with torch.no_grad():
+        one, other = (task(test_batch_size=size) for size in (3, 10))
+        model = net(len(one.corpus.vocabulary))
+        figures, same = one.evaluate(model), other.evaluate(model)
+    assert figures == pytest.approx(same, rel=1e-5)
+    assert figures.keys() == {"val_ppl", "test_ppl"}
+    assert one.training_figures(1.0) == {"train_ppl": pytest.approx(math.e)}
+
+
+def test_a_model_that_knows_the_answers_has_a_bleu_of_one_hundred(monkeypatch: pytest.MonkeyPatch):
+    pairs = task()
+    answers = {tuple(pair[0].tolist()): pair[1] for part in (pairs.corpus.val, pairs.corpus.test)
+               for pair in zip(part.source, part.target, strict=True)}  # fmt: skip
+    monkeypatch.setattr(
+        "pufferfish_bench.decoding.translate", lambda model, sources, **_: [answers[tuple(s.tolist())][1:-1] for s in sources]
+    )
+    conclusion = pairs.conclude(net(len(pairs.corpus.vocabulary)))
+    assert conclusion.figures["val_bleu"] == conclusion.figures["test_bleu"] == pytest.approx(100.0)
+    assert "case:lc" in conclusion.figures["bleu"]
+    assert sacrebleu.__version__ in conclusion.figures["bleu"]
+    assert conclusion.files["val.translations.txt"].splitlines() == pairs.corpus.val.references
+    assert conclusion.files["vocabulary.txt"].split("\n")[:-1] == pairs.corpus.vocabulary
+
+
+@pytest.mark.parametrize(("changes", "words"), [({"beam": 0}, "beam=0"), ({"label_smoothing": 1.0}, "label_smoothing=1.0")])
+def test_nonsense_is_refused(changes: dict, words: str):
+    with pytest.raises(InputError, match=words):
+        task(**changes)
+
+
+def test_the_rate_rises_over_the_warm_up_and_falls_with_the_root_of_the_steps():
+    def rate(step: int, *, start: int = 0, restart: bool = False) -> float:
+        clock = Clock(epoch=step // 10, step=step % 10, steps=10, phase_start=start)
+        return noam(clock, factor=2.0, width=512, warmup_steps=40, restart=restart)
+
+    assert rate(0) == pytest.approx(2 * 512**-0.5 * 40**-1.5)
+    assert max(range(200), key=rate) == 39
+    assert rate(159) == pytest.approx(rate(39) / 2)
+    assert rate(50, start=5, restart=True) == rate(0)
+    assert rate(50, start=5, restart=False) == rate(50)
+
+
+@pytest.mark.parametrize("method", ["vanilla", "pufferfish"])
+def test_a_finished_run_has_its_bleu_and_translates_as_it_did(
+    invoke: Command, tmp_path: Path, method: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    settings = (
+        "model=transformer", "profile=smoke", f"method={method}", "run_dir=run", "epochs=2", "warmup_epochs=1", "model.width=16",
+        "model.inner=32", "dataset.train_pairs=100", "dataset.test_pairs=9",
+    )  # fmt: skip
+    finished = invoke(*settings)
+    assert finished.returncode == 0, finished.stderr
+    assert "val_bleu" in finished.stdout
+    summary = read_json(tmp_path / "run" / RUN)["summary"]
+    assert {"val_bleu", "test_bleu", "bleu", "val_ppl"} <= summary.keys()
+    said = (tmp_path / "run" / "val.translations.txt").read_text().splitlines()
+    assert len(said) == 9
+
+    corpus = number_words.corpus(train=100, test=9)
+    german = [" ".join(corpus.vocabulary[number] for number in sentence[1:-1]) for sentence in corpus.val.source]
+    capsys.readouterr()
+    translate.main(["run=run", *german])
+    assert capsys.readouterr().out.splitlines() == said
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(german) + "\n"))
+    translate.main(["run=run"])
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def test_a_run_that_cannot_translate_is_refused_in_words(invoke: Command, tmp_path: Path):
+    with pytest.raises(InputError, match="no run in nowhere"):
+        translate.main(["run=nowhere", "ein"])
+    invoke("profile=smoke", "model.width=0.05", "epochs=1", "dataset.train_images=40", "dataset.test_images=10", "run_dir=images")
+    with pytest.raises(InputError, match="has not learnt to translate"):
+        translate.main(["run=images", "ein"])
+    with pytest.raises(SystemExit) as exit:
+        translate.main(["ein mann"])
+    assert exit.value.code == 2
