@@ -22,6 +22,10 @@ from tests.conftest import REPOSITORY, Command
 DATA = ("dataset.train_images=400", "dataset.test_images=50", "batch_size=16")
 SMALL = ("profile=smoke", "model.width=0.05", *DATA)
 QUICK = (*SMALL, "run_dir=run")
+SMALL_TEXT = {
+    "lstm": ("profile=smoke", "model.hidden=16", "dataset.train_words=2000", "dataset.test_words=200"),
+    "transformer": ("profile=smoke", "model.width=16", "dataset.train_pairs=60", "dataset.test_pairs=5"),
+}
 METHODS = sorted(path.stem for path in (REPOSITORY / "conf" / "method").glob("*.yaml"))
 MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
 
@@ -76,7 +80,8 @@ def test_every_method_runs_on_embedded_data_and_leaves_its_files(invoke: Command
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_runs_with_pufferfish(invoke: Command, tmp_path: Path, model: str):
-    finished = invoke(f"model={model}", "method=pufferfish", *QUICK, "epochs=2")
+    small = SMALL_TEXT.get(model.split("_")[0], SMALL)
+    finished = invoke(f"model={model}", "method=pufferfish", *small, "run_dir=run", "epochs=2")
     assert finished.returncode == 0, finished.stderr
     operation = read_json(tmp_path / "run" / RUN)["operations"][0]
     assert operation["layers"]
