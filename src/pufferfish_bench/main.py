@@ -90,13 +90,15 @@ def train(config: DictConfig) -> None:
     from pufferfish_bench.checkpoints import Checkpoints
     from pufferfish_bench.core import Reducer
     from pufferfish_bench.interrupts import Interrupts
-    from pufferfish_bench.machine import environment
+    from pufferfish_bench.machine import environment, hold_on_to_memory
     from pufferfish_bench.memory_format import channels_last
     from pufferfish_bench.observers import Recorder, TensorBoard, Terminal
     from pufferfish_bench.schedules import Clock
     from pufferfish_bench.trainer import Stopped, Trainer
 
     world = worlds.join(config.device)
+    if world.device.type == "cpu":
+        hold_on_to_memory()
     precision = instantiate(config.precision)
     precision.prepare(world.device)
     torch.backends.cudnn.deterministic = config.deterministic
