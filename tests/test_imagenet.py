@@ -4,6 +4,8 @@ import errno
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import torch
 from PIL import Image, ImageFilter
 
-from pufferfish_bench import machine
+from pufferfish_bench import machine, run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.tasks import folders, imagenet
@@ -423,3 +425,20 @@ def test_workers_and_the_cache_are_no_part_of_a_runs_identity_and_the_size_of_pi
     headers = [invoke(*settings, *way).stdout.splitlines()[0] for way in ways]
     assert len(set(headers[:-1])) == 1
     assert headers[-1] != headers[0]
+
+
+def test_a_worker_that_outlives_its_run_does_not_hold_the_directory(tmp_path: Path):
+    program = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom pufferfish_bench.run_directory import alone\n"
+        "with alone(Path(sys.argv[1])):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n        os.close(1)\n        time.sleep(60)\n"
+        "    print(child, flush=True)\n    os.kill(os.getpid(), 9)"
+    )
+    finished = subprocess.run([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert finished.returncode == -signal.SIGKILL
+    try:
+        with run_directory.alone(tmp_path):
+            pass
+    finally:
+        os.kill(int(finished.stdout), signal.SIGKILL)
