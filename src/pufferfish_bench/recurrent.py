@@ -60,15 +60,15 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Tensor, u: Tensor, v: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         time, _, batch, hidden = gates.shape
-        down, up = u.flatten(0, 1).t(), v.transpose(1, 2)
+        down, up = u.transpose(1, 2), v.transpose(1, 2)
         hs, cs = gates.new_empty(2, time + 1, batch, hidden)
         hs[0], cs[0] = h, c
         opened = torch.empty_like(gates, memory_format=torch.contiguous_format)  # the gates after their non-linearities
         squashed = gates.new_empty(time, batch, hidden)  # tanh(c)
-        inner = gates.new_empty(time, batch, down.shape[1])  # between the factors
+        inner = gates.new_empty(time, GATES, batch, u.shape[1])  # between the factors
         for t in range(time):
-            torch.mm(hs[t], down, out=inner[t])
-            torch.baddbmm(gates[t], inner[t].view(batch, GATES, -1).transpose(0, 1), up, out=opened[t])
+            torch.bmm(hs[t].expand(GATES, -1, -1), down, out=inner[t])
+            torch.baddbmm(gates[t], inner[t], up, out=opened[t])
             i, f, g, o = opened[t]
             opened[t, :2].sigmoid_()
             g.tanh_()
@@ -81,23 +81,35 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_outputs: Tensor, d_h: Tensor, d_c: Tensor) -> tuple[Tensor, ...]:
         u, v, hs, cs, opened, squashed, inner = ctx.saved_tensors
-        time, _, batch, hidden = opened.shape
-        d_gates, d_inner = torch.empty_like(opened), torch.empty_like(inner)
+        time = len(opened)
+        i, f, g, o = opened.unbind(1)
+        # what does not wait for the step after it: d(gate) is a slope times d_c, for the output gate times d_h
+        d_gates = torch.stack([g * i * (1 - i), cs[:-1] * f * (1 - f), i * (1 - g * g), squashed * o * (1 - o)], 1)
+        through = o * (1 - squashed * squashed)  # from d_h into d_c
+        d_inner = torch.empty_like(inner)
+        d_h, d_c = d_h.clone(), d_c.clone()
+        v, u = by_columns(v), by_columns(u)
         for t in reversed(range(time)):
-            i, f, g, o = opened[t]
-            d_h = d_h + d_outputs[t]
-            d_c = d_c + d_h * o * (1 - squashed[t].square())
-            torch.mul(d_c * g, i * (1 - i), out=d_gates[t, 0])
-            torch.mul(d_c * cs[t], f * (1 - f), out=d_gates[t, 1])
-            torch.mul(d_c * i, 1 - g.square(), out=d_gates[t, 2])
-            torch.mul(d_h * squashed[t], o * (1 - o), out=d_gates[t, 3])
-            d_c = d_c * f
-            d_inner[t].view(batch, GATES, -1).transpose(0, 1).copy_(torch.bmm(d_gates[t], v))
-            d_h = d_inner[t] @ u.flatten(0, 1)
-        d_u = d_inner.flatten(0, 1).t() @ hs[:-1].flatten(0, 1)
-        flat = d_gates.transpose(0, 1).reshape(GATES, time * batch, hidden)
-        d_v = torch.bmm(flat.transpose(1, 2), inner.view(time * batch, GATES, -1).transpose(0, 1))
-        return d_gates, d_u.view_as(u), d_v, d_h, d_c
+            d_h += d_outputs[t]
+            d_c.addcmul_(d_h, through[t])
+            d_gates[t, :3] *= d_c
+            d_gates[t, 3] *= d_h
+            d_c *= f[t]
+            torch.bmm(d_gates[t], v, out=d_inner[t])
+            torch.sum(torch.bmm(d_inner[t], u), 0, out=d_h)
+        d_u = torch.bmm(by_gate(d_inner).transpose(1, 2), hs[:-1].flatten(0, 1).expand(GATES, -1, -1))
+        d_v = torch.bmm(by_gate(d_gates).transpose(1, 2), by_gate(inner))
+        return d_gates, d_u, d_v, d_h, d_c
+
+
+def by_gate(x: Tensor) -> Tensor:
+    """(time, gates, batch, features) as (gates, time * batch, features)."""
+    return x.transpose(0, 1).reshape(GATES, -1, x.shape[-1])
+
+
+def by_columns(matrices: Tensor) -> Tensor:
+    """The same matrices, stored column by column: as a right factor with few rows on its left, BLAS reads them faster so."""
+    return matrices.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def gate_matrices(layer: nn.Module) -> dict[tuple[str, int], Tensor]:
