@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given
+import torch.nn.functional as F
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -35,10 +36,9 @@ def everything(layer: nn.Module, x: Tensor, state: tuple[Tensor, Tensor]) -> lis
 
 @given(time=sizes, batch=sizes, inputs=sizes, hidden=sizes)
 def test_at_full_rank_the_factored_layer_computes_what_torchs_computes(time: int, batch: int, inputs: int, hidden: int):
+    assume(inputs >= hidden)  # or the rank of the hidden state's matrices would be higher than the inputs allow
     torch.manual_seed(time)
     layer = dense(inputs, hidden)
-    if inputs < hidden:  # the rank of the hidden state's matrices is higher than the inputs allow
-        return
     factored, kept = low_rank.by_svd(layer, hidden)
     assert kept == pytest.approx(1.0)
     x, state = inputs_and_state(time, batch, inputs, hidden)
@@ -125,10 +125,31 @@ def test_each_gate_starts_like_a_matrix_of_its_own():
     assert model.decoder.weight is model.embedding.weight
 
 
-def test_dropout_is_between_everything_and_off_in_tests():
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_is_between_everything_and_off_in_tests(training: bool):
+    model = LanguageModel(vocabulary=10, hidden=8, layers=2, dropout=0.5).train(training)
+    words, zero = torch.randint(10, (3, 2)), torch.zeros(2, 8)
     torch.manual_seed(0)
-    model, words = LanguageModel(vocabulary=10, hidden=8, layers=2, dropout=0.5), torch.randint(10, (3, 2))
-    first, second = (model(words)[0] for _ in range(2))
-    assert not torch.equal(first, second)
-    model.eval()
-    assert torch.equal(model(words)[0], model(words)[0])
+    ours, _ = model(words)
+    torch.manual_seed(0)
+    x = F.dropout(model.embedding(words), 0.5, training)
+    for layer in model.lstm:
+        x = F.dropout(layer(x, (zero, zero))[0], 0.5, training)
+    assert torch.equal(ours, model.decoder(x))
+
+
+@pytest.mark.parametrize("factored", [False, True])
+def test_in_mixed_precision_the_layers_train_and_hand_on_what_they_do_in_full(factored: bool):
+    torch.manual_seed(0)
+    model, words = LanguageModel(vocabulary=10, hidden=8, layers=2, dropout=0.0), torch.randint(10, (5, 2))
+    if factored:
+        low_rank.factorise(model, {"lstm.0": 3, "lstm.1": 3})
+    precise = model(words)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits, _ = model(words)
+        losses, states = model(words, [(h.bfloat16(), c.bfloat16()) for h, c in precise[1]], words)
+    losses.mean().backward()
+    assert logits.dtype == torch.bfloat16
+    torch.testing.assert_close(logits.float(), precise[0], rtol=0.02, atol=0.02)
+    assert {tensor.dtype for state in states for tensor in state} == {torch.float32}
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.requires_grad)

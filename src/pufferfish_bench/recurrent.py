@@ -4,6 +4,7 @@ The factored layer costs what its matrices cost: the inputs of all time steps go
 four gates of a step are one batched product, and the gradients of the weights are one product over all steps.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +25,11 @@ class LSTM(nn.LSTM):
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Outputs (time, batch, hidden) for inputs (time, batch, features), and the state after the last step."""
+        if x.is_cuda:
+            return self.fused(x, state)
+        return unmixed(self.fused, x, state, self.bias_ih_l0.dtype)  # oneDNN does not train one in bfloat16
+
+    def fused(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         h, c = (part[None] for part in state)
         outputs, (h, c) = super().forward(x, (h, c))
         return outputs, (h[0], c[0])
@@ -45,6 +51,9 @@ class LowRankLSTM(nn.Module):
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """As LSTM.forward."""
+        return unmixed(self.looped, x, state, self.bias.dtype)
+
+    def looped(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         time, batch, _ = x.shape
         projected = x.flatten(0, 1) @ self.u_ih.flatten(0, 1).t()  # (time * batch, gates * rank)
         projected = projected.view(time * batch, GATES, -1).transpose(0, 1)
@@ -100,6 +109,16 @@ class Recurrence(torch.autograd.Function):
         d_u = torch.bmm(by_gate(d_inner).transpose(1, 2), hs[:-1].flatten(0, 1).expand(GATES, -1, -1))
         d_v = torch.bmm(by_gate(d_gates).transpose(1, 2), by_gate(inner))
         return d_gates, d_u, d_v, d_h, d_c
+
+
+def unmixed(
+    layer: Callable[[Tensor, State], tuple[Tensor, State]], x: Tensor, state: State, dtype: torch.dtype
+) -> tuple[Tensor, State]:
+    """What a layer makes of x and a state in its own number format, whatever is mixed around it."""
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
+        return layer(x, state)
+    with torch.autocast(x.device.type, enabled=False):
+        return layer(x.to(dtype), (state[0].to(dtype), state[1].to(dtype)))
 
 
 def by_gate(x: Tensor) -> Tensor:
