@@ -2,6 +2,7 @@
 
 import math
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,26 @@ def test_the_state_survives_a_checkpoint():
         one.loss(model, batch)
     other.load_state_dict(one.state_dict())
     assert torch.equal(one.loss(model, batches[3]), other.loss(model, batches[3]))
+
+
+def test_a_checkpoints_state_goes_to_where_the_text_is():
+    judge = task(device=torch.device("meta"))
+    judge.load_state_dict({"states": [(torch.zeros(3, 6), torch.zeros(3, 6))] * 2})
+    assert all(tensor.is_meta for state in judge.states for tensor in state)
+    judge.load_state_dict({"states": None})
+    assert judge.states is None
+
+
+@pytest.mark.parametrize("carry", [correct, official])
+def test_the_loss_carries_what_it_was_told_to(carry: Callable):
+    torch.manual_seed(0)
+    model, judge = LanguageModel(vocabulary=7, hidden=6, layers=2, dropout=0.0), task(carry=carry.__name__)
+    states = None
+    for words, following, begins in judge.batches(0, 0):
+        logits, ends = model(words, states)
+        expected = F.cross_entropy(logits.flatten(0, 1), following.flatten())
+        torch.testing.assert_close(judge.loss(model, (words, following, begins)), expected)
+        states = carry(ends)
 
 
 def test_perplexities_are_reported_for_training_validation_and_test():

@@ -89,7 +89,8 @@ class NextWord(Task):
         return {"states": self.states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.states = state["states"]
+        states, device = state["states"], self.train.device  # a checkpoint is read on the CPU
+        self.states = states and [(h.to(device), c.to(device)) for h, c in states]
 
 
 def columns(text: Tensor, count: int) -> Tensor:
