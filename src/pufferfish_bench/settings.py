@@ -66,7 +66,7 @@ def fully_low_rank(config: DictConfig) -> dict[str, Any]:
     """What is factored in the net that is low-rank from the first layer: as in the hybrid, and nothing is spared at the front."""
     hybrid = OmegaConf.to_container(config.model.low_rank, resolve=True)
     own = OmegaConf.to_container(config.model.get("fully_low_rank") or OmegaConf.create(), resolve=True)
-    return hybrid | {"first": None, "ranks": own.get("ranks", {}) | (hybrid["ranks"] or {})}
+    return hybrid | own | {"first": None, "ranks": own.get("ranks", {}) | (hybrid["ranks"] or {})}
 
 
 def identity(config: DictConfig) -> str:
