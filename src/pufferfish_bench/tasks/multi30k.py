@@ -36,7 +36,7 @@ def corpus(folder: Path, *, vocabulary: int, longest: int = 100, least: int = 3,
     if cache is None:
         sentences = tokenised(lines)
     else:
-        path = cache / f"multi30k-{key(contents, longest=longest, least=least)}.json"
+        path = cache / f"multi30k-{key(contents)}.json"
         sentences = kept(path)
         if sentences is None:
             sentences = tokenised(lines)
@@ -93,9 +93,9 @@ def tokenised(lines: dict[str, list[str]]) -> Sentences:
     return {name: tokenise(name.rpartition(".")[2], lines[name]) for name in FILES}
 
 
-def key(contents: dict[str, bytes], *, longest: int, least: int) -> str:
-    """Another one for other files, other settings or another spaCy."""
-    digest = hashlib.sha256(f"longest={longest} least={least} spacy={version('spacy')}".encode())
+def key(contents: dict[str, bytes]) -> str:
+    """Another one for other files or another spaCy."""
+    digest = hashlib.sha256(f"spacy={version('spacy')}".encode())
     for name in FILES:
         digest.update(f"\n{name} {len(contents[name])}\n".encode())
         digest.update(contents[name])
