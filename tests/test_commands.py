@@ -225,6 +225,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_still_ends_the_same(invoke: C
         (("method=pufferfish", "warmup_epochs=4"), ["warmup_epochs=4", "epochs=4"]),
         (("method=pufferfish", "method.start=frozen"), ["frozen", "svd", "random"]),
         (("method=pufferfish", "method.momentum=keep"), ["keep", "fresh", "carry"]),
+        (("method=pufferfish", "method.momentum=carry", "optimizer=adam"), ["carry", "SGD", "Adam"]),
         (("method=pufferfish", "model.low_rank.rank_ratio=0"), ["rank_ratio=0", "(0, 1]"]),
         (("method=pufferfish", "model.low_rank.rank_ratio=1.2"), ["rank_ratio=1.2"]),
         (("method=pufferfish", "model.low_rank.first=layer9"), ["layer9", "layer1.0.conv1"]),

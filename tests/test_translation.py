@@ -23,7 +23,7 @@ from tests.conftest import Command
 
 SETTINGS = {
     "batch_size": 7, "test_batch_size": 4, "bucketed": False, "label_smoothing": 0.0, "beam": 2, "alpha": 0.7, "longest": 12,
-    "seed": 1, "device": torch.device("cpu"),
+    "positions": 40, "seed": 1, "device": torch.device("cpu"),
 }  # fmt: skip
 
 
@@ -78,6 +78,20 @@ def test_the_loss_is_the_mean_over_words_and_padding_has_no_part_in_it():
     assert int(pairs.count(batch)) == words
 
 
+def test_labels_are_smoothed_in_training_and_not_in_tests():
+    plain, smoothed = task(), task(label_smoothing=0.1)
+    words = len(plain.corpus.vocabulary)
+    model, batch = net(words), next(plain.batches(0, 0))
+    source, target = batch
+    with torch.no_grad():
+        rates = -model(source, target[:, :-1]).log_softmax(-1)[target[:, 1:] != PAD]
+        right = rates.gather(1, target[:, 1:][target[:, 1:] != PAD][:, None])[:, 0]
+        expected = 0.9 * right + 0.1 * (rates.sum(1) - right) / (words - 1)  # the wrong words share a tenth of the target
+        torch.testing.assert_close(smoothed.loss(model, batch), expected.mean())
+        torch.testing.assert_close(plain.loss(model, batch), right.mean())
+        assert smoothed.evaluate(model) == plain.evaluate(model)
+
+
 def test_perplexity_does_not_depend_on_the_batches():
     with torch.no_grad():
         one, other = (task(test_batch_size=size) for size in (3, 10))
@@ -103,7 +117,16 @@ def test_a_model_that_knows_the_answers_has_a_bleu_of_one_hundred(monkeypatch: p
     assert conclusion.files["vocabulary.txt"].split("\n")[:-1] == pairs.corpus.vocabulary
 
 
-@pytest.mark.parametrize(("changes", "words"), [({"beam": 0}, "beam=0"), ({"label_smoothing": 1.0}, "label_smoothing=1.0")])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"beam": 0}, "beam=0"),
+        ({"label_smoothing": 1.0}, "label_smoothing=1.0"),
+        ({"alpha": -0.1}, r"alpha=-0\.1"),
+        ({"longest": 41}, "positions=40 must be at least dataset.longest=41"),
+        ({"positions": 12}, "positions=12 .* and 13, which the longest"),
+    ],
+)
 def test_nonsense_is_refused(changes: dict, words: str):
     with pytest.raises(InputError, match=words):
         task(**changes)

@@ -126,8 +126,8 @@ class Method:
         """The phases of a run of `epochs` epochs, in order."""
         return [Phase("train", range(epochs))]
 
-    def check(self, model: nn.Module) -> None:
-        """Refuse a model or settings that cannot work, before anything is trained."""
+    def check(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Refuse a model, an optimizer or settings that cannot work, before anything is trained."""
 
     def after_backward(self, run: Run) -> None:
         """The gradients are averaged, the step is not yet taken."""

@@ -109,9 +109,9 @@ def train(config: DictConfig) -> None:
     if config.channels_last:
         model = channels_last(model, world.device)
     for group, trial in {
-        "method": lambda: (method.plan(config.epochs), method.check(model)),
         "schedule": lambda: math.sqrt(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0))),  # a number, not negative
         "optimizer": lambda: optimizer(model),
+        "method": lambda: (method.plan(config.epochs), method.check(model, optimizer(model))),
     }.items():
         refuse_nonsense(group, trial)
     task = build(config.dataset, device=world.device)  # may take its time, so it comes last

@@ -34,7 +34,9 @@ class Pufferfish(Method):
         phases = [Phase("warmup", range(warmup))] if warmup else []
         return [*phases, Phase("low_rank", range(warmup, epochs), enter=self.factorise)]
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, optimizer: Optimizer) -> None:
+        if self.factorise.carry_momentum and not isinstance(optimizer, SGD):
+            raise InputError(f"method.momentum=carry works with SGD, not with {type(optimizer).__name__}")
         choice = low_rank.choose(model, **self.factorise.layers)
         recurrent = [name for name in choice.ranks if isinstance(model.get_submodule(name), LSTM)]
         if self.factorise.carry_momentum and recurrent:
@@ -76,8 +78,6 @@ STARTS = {"svd": FactoriseBySVD, "random": FactoriseAtRandom}
 
 def momentum_of(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
     """The momentum of every parameter, by name."""
-    if not isinstance(optimizer, SGD):
-        raise InputError(f"method.momentum=carry works with SGD, not with {type(optimizer).__name__}")
     buffers = {name: optimizer.state[p].get("momentum_buffer") for name, p in model.named_parameters()}
     return {name: buffer for name, buffer in buffers.items() if buffer is not None}
 

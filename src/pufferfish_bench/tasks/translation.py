@@ -15,7 +15,7 @@ from pufferfish_bench.core import Conclusion, Task
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import VOCABULARY
 from pufferfish_bench.tasks.language import perplexity
-from pufferfish_bench.tasks.pairs import END, PAD, START, Corpus, Pairs, spoken
+from pufferfish_bench.tasks.pairs import END, PAD, START, Corpus, Pairs, detokenised, spoken
 from pufferfish_bench.tasks.smoothing import torchs_label_smoothing
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class Translation(Task):
         beam: int,
         alpha: float,
         longest: int,
+        positions: int,
         seed: int,
         device: torch.device,
     ):
@@ -53,6 +54,14 @@ class Translation(Task):
         for name, value in least.items():
             if value < 1:
                 raise InputError(f"{name}={value} must be at least 1")
+        if alpha < 0:
+            raise InputError(f"dataset.alpha={alpha} must not be negative")
+        there = max(len(sentence) for part in (corpus.train, corpus.val, corpus.test) for sentence in part.source + part.target)
+        if max(longest, there) > positions:
+            raise InputError(
+                f"model.positions={positions} must be at least dataset.longest={longest} and {there}, which the longest "
+                "sentence of the data needs with its start and its end"
+            )
         self.corpus = corpus
         self.batch_size = batch_size
         self.test_batch_size = test_batch_size
@@ -120,7 +129,7 @@ class Translation(Task):
         """BLEU on both sets that were not trained on, and the translations themselves."""
         import sacrebleu
 
-        measure = sacrebleu.BLEU(lowercase=True, force=True)  # punctuation stands apart: no need to warn of it
+        measure = sacrebleu.BLEU(lowercase=True)
         figures: dict[str, Any] = {}
         files = {VOCABULARY: "".join(f"{word}\n" for word in self.corpus.vocabulary)}
         for name, pairs in (("val", self.corpus.val), ("test", self.corpus.test)):
@@ -135,4 +144,4 @@ class Translation(Task):
             model, [sentence.to(self.device) for sentence in sentences], padding=PAD, start=START, end=END,
             batch_size=self.test_batch_size, **self.search,
         )  # fmt: skip
-        return [spoken(numbers, self.corpus.vocabulary) for numbers in found]
+        return [detokenised(spoken(numbers, self.corpus.vocabulary)) for numbers in found]
