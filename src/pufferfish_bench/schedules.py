@@ -24,7 +24,7 @@ def steps(clock: Clock, *, learning_rate: float, milestones: Sequence[float], fa
 
 def on_plateau(clock: Clock, *, learning_rate: float, factor: float, switch_factor: float) -> float:
     """A constant rate, multiplied by `factor` after each epoch that was no better than the best before it, and by
-    `switch_factor` when a phase other than the first begins."""
+    `switch_factor` from the start of the present phase on, if it is not the first: once, however many came before."""
     rate, best = learning_rate, math.inf
     for epoch in range(clock.epoch + 1):
         if epoch == clock.phase_start > 0:
