@@ -1,19 +1,27 @@
 """Learning rates over whole runs, as the recipes have them, and what the optimizers decay."""
 
+from collections.abc import Callable
+
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
+from omegaconf import DictConfig
 from torch import nn
 
 from pufferfish_bench import main, optimizers
 from pufferfish_bench.schedules import Clock
 
 
-def trace(*overrides: str) -> list[float]:
-    """The rate in each epoch of a run."""
+def recipe(*overrides: str) -> tuple[DictConfig, Callable[[Clock], float]]:
+    """The settings of a run, and its rate at any moment."""
     with initialize_config_dir(main.config_dir(), version_base="1.3"):
         config = compose("config", list(overrides))
-    schedule = instantiate(config.schedule)
+    return config, instantiate(config.schedule)
+
+
+def trace(*overrides: str) -> list[float]:
+    """The rate in each epoch of a run."""
+    config, schedule = recipe(*overrides)
     return [schedule(Clock(epoch, 0, 391, 0)) for epoch in range(config.epochs)]
 
 
@@ -23,6 +31,33 @@ def test_the_cifar_recipe_is_the_papers():
 
 def test_the_lottery_recipe_is_the_papers():
     assert trace("model=vgg19_lth") == pytest.approx([0.1] * 80 + [0.01] * 40 + [0.001] * 40)
+
+
+def test_the_language_recipe_is_the_authors():
+    config, schedule = recipe("model=lstm", "method=pufferfish")
+    assert (config.epochs, config.method.warmup_epochs, config.batch_size, config.clip_norm) == (40, 10, 20, 0.25)
+    assert (config.optimizer.momentum, config.optimizer.weight_decay, config.dataset.segment) == (0.0, 0.0, 35)
+    better = [100.0 - epoch for epoch in range(40)]
+    rates = [schedule(Clock(epoch, 0, 2984, 10 * (epoch >= 10), better[:epoch])) for epoch in range(40)]
+    assert rates == [20.0] * 10 + [10.0] * 30  # halved at the switch
+    worse = [*better[:10], 95.0, *better[11:]]  # after the switch: a quarter
+    assert [schedule(Clock(epoch, 0, 2984, 10, worse[:epoch])) for epoch in (10, 11, 12)] == [10.0, 2.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("model", "epochs", "expected"),
+    [
+        # 114 steps an epoch: the authors' rate rises for 1,122 epochs and starts anew at the switch
+        ("transformer", 400, {0: 1.93e-9, 9: 1.98e-6, 10: 1.93e-9, 399: 8.56e-5}),
+        ("transformer_tuned", 100, {0: 8.73e-8, 9: 8.97e-5, 35: 3.49e-4, 99: 2.08e-4}),
+        ("transformer_paper_text", 400, {0: 0.001, 10: 0.001, 399: 0.001}),
+    ],
+)
+def test_the_translation_recipes_have_the_rates_they_promise(model: str, epochs: int, expected: dict[int, float]):
+    config, schedule = recipe(f"model={model}", "method=pufferfish")
+    assert (config.epochs, config.method.warmup_epochs, config.batch_size) == (epochs, 10, 256)
+    rates = {epoch: schedule(Clock(epoch, 0, 114, 10 * (epoch >= 10))) for epoch in expected}
+    assert rates == pytest.approx(expected, rel=5e-3)
 
 
 def test_the_paper_profile_has_the_papers_settings():

@@ -20,6 +20,7 @@ from pufferfish_bench.observers import Recorder, TensorBoard, Terminal
 from pufferfish_bench.precision import FullPrecision
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.stopwatch import Stopwatch
+from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.trainer import Stopped, Trainer
 from pufferfish_bench.world import World
 from tests.conftest import TINY_LAYERS, TinyNet, tiny_task
@@ -231,6 +232,51 @@ def test_the_learning_rate_of_every_step_is_the_schedule_of_the_clock(tmp_path: 
         schedule=lambda clock: 1e-3 * (1 + clock.epoch * clock.steps + clock.step),
     )
     assert seen == [{1e-3 * (1 + step)} for step in range(EPOCHS_TRAINED * STEPS)]
+
+
+def test_a_step_is_no_longer_than_the_rate_times_the_clip_norm(tmp_path: Path):
+    rate, steep = 0.1, 1e3
+
+    def lengths(directory: Path, clip_norm: float | None) -> list[float]:
+        """How far each step went."""
+        gone: list[float] = []
+
+        class Look(Observer):
+            def phase_started(self, run: Run) -> None:
+                self.before = nn.utils.parameters_to_vector(run.model.parameters()).detach().clone()
+
+            def step_ended(self, run: Run) -> None:
+                now = nn.utils.parameters_to_vector(run.model.parameters()).detach().clone()
+                gone.append(float((now - self.before).norm()))
+                self.before = now
+
+        train(
+            directory, Method(), epochs=1, clip_norm=clip_norm, observers=[Look()],
+            wrap=lambda module: lambda images: steep * module(images), schedule=lambda clock: rate,
+            optimizer=partial(optimizers.sgd, momentum=0.0, nesterov=False, weight_decay=0.0, decay_vectors=True),
+        )  # fmt: skip
+        return gone
+
+    longest = rate * 0.25
+    assert max(lengths(tmp_path / "clipped", 0.25)) == pytest.approx(longest, rel=1e-3)
+    assert lengths(tmp_path / "free", None)[0] > 10 * longest
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_answers_not_over_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    losses = []
+
+    def remembered(task: Images, model: Any, batch: Any) -> torch.Tensor:
+        loss = loss_of(task, model, batch)
+        losses.append((float(loss.detach()), len(batch[1])))
+        return loss
+
+    loss_of = Images.loss
+    monkeypatch.setattr(Images, "loss", remembered)
+    train(tmp_path, Method(), epochs=1)
+    assert [count for _, count in losses] == [8] * 6 + [2]
+    (row,) = record(tmp_path)
+    assert row["loss"] == pytest.approx(sum(loss * count for loss, count in losses) / 50)
+    assert row["loss"] != pytest.approx(sum(loss for loss, _ in losses) / 7)
 
 
 def test_a_non_finite_loss_names_the_step_and_keeps_the_last_good_checkpoint(tmp_path: Path):
