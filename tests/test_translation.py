@@ -12,9 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from pufferfish_bench import translate
+from pufferfish_bench.decoding import beam_search
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.models.transformer import Transformer
 from pufferfish_bench.records import RUN, read_json
+from pufferfish_bench.report.compare import compare
 from pufferfish_bench.schedules import Clock, noam
 from pufferfish_bench.tasks import number_words
 from pufferfish_bench.tasks.pairs import PAD
@@ -157,6 +159,8 @@ def test_a_finished_run_has_its_bleu_and_translates_as_it_did(
     assert "val_bleu" in finished.stdout
     summary = read_json(tmp_path / "run" / RUN)["summary"]
     assert {"val_bleu", "test_bleu", "bleu", "val_ppl"} <= summary.keys()
+    (further,) = compare([tmp_path / "run"]).columns[-1].cells
+    assert further == ", ".join(f"{name} {summary[name]:.2f}" for name in ("train_ppl", "test_ppl", "val_bleu", "test_bleu"))
     said = (tmp_path / "run" / "val.translations.txt").read_text().splitlines()
     assert len(said) == 9
 
@@ -168,6 +172,28 @@ def test_a_finished_run_has_its_bleu_and_translates_as_it_did(
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(german) + "\n"))
     translate.main(["run=run"])
     assert capsys.readouterr().out.splitlines() == said
+
+
+def test_lines_that_cannot_be_translated_keep_their_place(
+    invoke: Command, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    settings = ("model=transformer", "profile=smoke", "run_dir=run", "epochs=1", "model.width=16", "dataset.train_pairs=100")
+    assert invoke(*settings, "dataset.test_pairs=2", "dataset.test_batch_size=3", "model.positions=30").returncode == 0
+    translate.main(["run=run", "eins", "zwei", "drei"])
+    one, two, three = capsys.readouterr().out.splitlines()
+    batches = []
+    monkeypatch.setattr(
+        "pufferfish_bench.decoding.beam_search",
+        lambda model, source, **search: batches.append(len(source)) or beam_search(model, source, **search),
+    )
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"eins\n\nzwei\n{'eins ' * 29}\ndrei"))
+    translate.main(["run=run"])
+    out, err = capsys.readouterr()
+    assert out.split("\n") == [one, "", two, "", three, ""]
+    assert err.startswith("warning: not translated, as 29 words are too long")
+    assert batches == [2, 1]  # three lines at a time, the empty and the long one left out
+    with pytest.raises(InputError, match="beam=1 is no sentence"):
+        translate.main(["run=run", "beam=1", "eins"])
 
 
 def test_a_run_that_cannot_translate_is_refused_in_words(invoke: Command, tmp_path: Path):

@@ -75,7 +75,7 @@ def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
 
 def others(figures: Row, metric: str) -> Row:
     """What a model was judged by besides the metric."""
-    return {name: value for name, value in figures.items() if name.startswith(("test_", "val_")) and name != metric}
+    return {name: value for name, value in figures.items() if name.startswith(("test_", "val_", "train_")) and name != metric}
 
 
 def closing(summary: dict[str, Any], directory: Path) -> str:

@@ -1,6 +1,9 @@
 """The command pufferfish-translate: sentences in, translations out, by the model of a finished run."""
 
+import re
 import sys
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ from pufferfish_bench.records import RUN, VOCABULARY, read_json
 
 USAGE = """pufferfish-translate run=DIR ["ein mann spielt gitarre" ...]
 
-Prints the translation of each sentence, or of each line of standard input, by the model of a finished translation run."""
+Prints the translation of each sentence, or of each line of standard input, by the model of a finished translation run.
+Lines that do not come from a keyboard are translated many at a time. What is too long gets an empty line and a warning."""
 
 
 def restored(directory: Path, record: dict[str, Any]) -> Any:
@@ -38,6 +42,9 @@ def main(words: list[str]) -> None:
     if len(named) != 1 or sentences in (["--help"], ["-h"]):
         print(USAGE)
         sys.exit(0 if words in (["--help"], ["-h"]) else 2)
+    mistyped = [word for word in sentences if re.fullmatch(r"\w+=\S*", word)]
+    if mistyped:
+        raise InputError(f"{mistyped[0]} is no sentence, and there is no setting of that name but run=DIR")
     directory = Path(named[0].removeprefix("run="))
     if not (directory / RUN).is_file():
         raise InputError(f"there is no run in {directory}")
@@ -47,21 +54,38 @@ def main(words: list[str]) -> None:
     if not (directory / VOCABULARY).is_file():
         raise InputError(f"the run in {directory} ({record['settings']['name']}) has not learnt to translate")
 
+    at_once = record["settings"]["dataset"]["test_batch_size"]
+    if not sentences and sys.stdin.isatty():
+        complain("reading from the keyboard; end with Ctrl-D")
+        at_once = 1
+    translated, lines = translator(directory, record), iter(sentences or sys.stdin)
+    while some := list(islice(lines, at_once)):
+        print("\n".join(translated(some)), flush=True)
+
+
+def translator(directory: Path, record: dict[str, Any]) -> Callable[[list[str]], list[str]]:
+    """A function from lines to their translations, in their order; what cannot be translated becomes an empty line."""
     from pufferfish_bench.decoding import translate
-    from pufferfish_bench.tasks.pairs import END, PAD, START, numbered, spoken, tokenise
+    from pufferfish_bench.tasks.pairs import END, PAD, START, detokenised, numbered, spoken, tokenise
 
     vocabulary = (directory / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
     table = {word: number for number, word in enumerate(vocabulary)}
     model, dataset = restored(directory, record), record["settings"]["dataset"]
-    if not sentences and sys.stdin.isatty():
-        complain("reading from the keyboard; end with Ctrl-D")
-    for line in sentences or sys.stdin:
-        source = [numbered(words, table) for words in tokenise("de", [line.strip()])]
-        found = translate(
-            model, source, padding=PAD, start=START, end=END, beam=dataset["beam"], alpha=dataset["alpha"],
-            longest=dataset["longest"], batch_size=1,
-        )  # fmt: skip
-        print(spoken(found[0], vocabulary), flush=True)
+    search = {key: dataset[key] for key in ("beam", "alpha", "longest")}
+
+    def translated(lines: list[str]) -> list[str]:
+        sources = {}
+        for number, words in enumerate(tokenise("de", [line.strip() for line in lines])):
+            source = numbered(words, table)
+            if len(source) > dataset["positions"]:
+                complain(f"warning: not translated, as {len(words)} words are too long for the model: {lines[number][:40]} ...")
+            elif words:
+                sources[number] = source
+        found = translate(model, list(sources.values()), padding=PAD, start=START, end=END, batch_size=len(lines), **search)
+        said = dict(zip(sources, found, strict=True))
+        return [detokenised(spoken(said.get(number, []), vocabulary)) for number in range(len(lines))]
+
+    return translated
 
 
 def run() -> None:

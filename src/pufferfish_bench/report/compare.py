@@ -6,18 +6,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pufferfish_bench.records import RUN, read_json
+from pufferfish_bench.records import RUN, others, read_json
 from pufferfish_bench.report import tables
 
 
 def compare(directories: list[Path]) -> Table:
     """A table with a row for each finished run."""
-    table = tables.table("run", "parameters", "MACs", "seconds an epoch", "metric", "last", "best")
+    table = tables.table("run", "parameters", "MACs", "seconds an epoch", "metric", "last", "best", "further")
     for directory in directories:
         record = read_json(directory / RUN)
         summary = record.get("summary")
         if summary is None:
-            table.add_row(record["settings"]["name"], "not finished", "", "", "", "", "")
+            table.add_row(record["settings"]["name"], "not finished", "", "", "", "", "", "")
             continue
         metric = summary["metric"]
         table.add_row(
@@ -28,6 +28,7 @@ def compare(directories: list[Path]) -> Table:
             metric,
             f"{summary[metric]:.2f}",
             f"{summary[f'best_{metric}']:.2f}",
+            ", ".join(f"{name} {value:.2f}" for name, value in others(summary, metric).items()),
         )
     return table
 
