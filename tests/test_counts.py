@@ -100,6 +100,22 @@ def test_the_description_says_why_its_macs_are_fewer_than_the_papers(capsys: pyt
     assert "9.95 G instead of 9.99 G" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("model", "there", "absent"),
+    [
+        ("lstm", ["86.0 M", "adds twelve operations for every hidden unit of an LSTM."], ["BatchNorm", "G "]),
+        ("transformer", ["(of text: one word)."], ["paper's way"]),
+        ("resnet18", ["0.56 G", "adds BatchNorm"], ["pooling", "LSTM"]),
+    ],
+)
+def test_the_description_says_what_is_counted_in_this_model(model: str, there: list[str], absent: list[str]):
+    printed = io.StringIO()
+    describe.show(described(f"model={model}"), Console(file=printed, width=1000))
+    totals = printed.getvalue().partition("totals")[2]
+    assert [words for words in there if words not in totals] == []
+    assert [words for words in absent if words in totals] == []
+
+
 def test_macs_of_a_convolution_and_a_product_are_their_formulas():
     model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 25, 7))
     image = torch.zeros(1, 3, 10, 10)

@@ -64,6 +64,19 @@ RULES: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor], int]] = {
 }
 
 
+ALSO_COUNTED: dict[str, tuple[type[nn.Module], ...]] = {  # what the rules above count beside products and convolutions
+    "BatchNorm": (nn.BatchNorm2d,),
+    "ReLU modules": (nn.ReLU,),
+    "pooling modules": (nn.MaxPool2d, nn.AdaptiveAvgPool2d),
+    "twelve operations for every hidden unit of an LSTM": (LSTM, LowRankLSTM),
+}
+
+
+def also_counted(model: nn.Module) -> list[str]:
+    """What the paper's counter counts in a model beside convolutions and matrix products."""
+    return [words for words, kinds in ALSO_COUNTED.items() if any(isinstance(module, kinds) for module in model.modules())]
+
+
 def forward(model: nn.Module, *example: Tensor) -> None:
     """Run the model once and leave it as it was."""
     training = {module: module.training for module in model.modules()}

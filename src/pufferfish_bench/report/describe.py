@@ -64,17 +64,19 @@ def describe(
     if any(elsewhere.values()):
         nothing = {"shape": [], "rank": None, "left_alone": None, "parameters": 0, "parameters_hybrid": 0}
         rows.append({"layer": "attention, tied output", **nothing, **elsewhere})
+    modular = not any(elsewhere.values())  # the paper's counter sees modules only: what it makes of other nets says nothing
     paper = paper_numbers()["models"].get(name, {}) if as_in_paper else {}
     totals = {}
     for net, model in nets.items():
         totals[net] = {
             "parameters": counting.parameters(model),
             "macs": counting.macs(model, *example)[""],
-            "macs_as_in_paper": counting.macs_as_in_paper(with_late_strides(model), *example),
-            "macs_as_in_paper_early_strides": counting.macs_as_in_paper(model, *example),
+            "macs_as_in_paper": counting.macs_as_in_paper(with_late_strides(model), *example) if modular else None,
+            "macs_as_in_paper_early_strides": counting.macs_as_in_paper(model, *example) if modular else None,
             "paper": paper.get(net, {}),
         }
-    return {"model": name, "layers": rows, "totals": totals, "note": paper.get("note", "")}
+    also = counting.also_counted(nets["vanilla"]) if modular else []
+    return {"model": name, "layers": rows, "totals": totals, "also_counted": also, "note": paper.get("note", "")}
 
 
 def with_late_strides(model: nn.Module) -> nn.Module:
@@ -100,18 +102,18 @@ def show(description: Mapping[str, Any], console: Console) -> None:
             f"{row['macs']:,}",
             f"{row['macs_hybrid']:,}" if row["rank"] else "",
         )
-    columns = ("net", "parameters", "paper", "MACs", "MACs, paper's way", "rounded", "paper")
+    modular = all(total["macs_as_in_paper"] is not None for total in description["totals"].values())
+    columns = ("net", "parameters", "paper", "MACs", *("MACs, paper's way", "rounded", "paper") * modular)
     totals = tables.table(*columns, title="totals")
     for net, total in description["totals"].items():
-        paper = total["paper"]
+        paper, theirs = total["paper"], total["macs_as_in_paper"]
+        printed = rounded(paper["macs"]) if "macs" in paper else ""
         totals.add_row(
             net.replace("_", "-"),
             f"{total['parameters']:,}",
             f"{paper['params']:,}" if "params" in paper else "",
             f"{total['macs']:,}",
-            f"{total['macs_as_in_paper']:,}",
-            f"{total['macs_as_in_paper'] / 1e9:.2f} G",
-            f"{paper['macs'] / 1e9:.2f} G" if "macs" in paper else "",
+            *((f"{theirs:,}", rounded(theirs), printed) if modular else ()),
         )
     tables.show(layers, console)
     for row in description["layers"]:
@@ -119,21 +121,26 @@ def show(description: Mapping[str, Any], console: Console) -> None:
             console.print(f"left alone: {row['layer']}: {row['left_alone']}", highlight=False)
     tables.show(totals, console)
     console.print(
-        "MACs: multiply-accumulates of convolutions and matrix products for one sample; "
-        "the paper's way adds BatchNorm, and ReLU and pooling modules.",
+        "MACs: multiply-accumulates of convolutions and matrix products for one sample (of text: one word)"
+        + (f"; the paper's way adds {', '.join(description['also_counted'])}." if description["also_counted"] else "."),
         highlight=False,
     )
     if description["note"]:
         console.print(description["note"], highlight=False)
     for net, total in description["totals"].items():
         late, early = total["macs_as_in_paper"], total["macs_as_in_paper_early_strides"]
-        if f"{late / 1e9:.2f}" != f"{early / 1e9:.2f}":
+        if modular and rounded(late) != rounded(early):
             console.print(
                 f"{net.replace('_', '-')}: where a strided 1x1 convolution is factored, the paper's net has the stride on "
                 f"the second factor and ours on the first. It is the same function with {late - early:,} MACs fewer: "
-                f"{early / 1e9:.2f} G instead of {late / 1e9:.2f} G.",
+                f"{rounded(early)} instead of {rounded(late)}.",
                 highlight=False,
             )
+
+
+def rounded(macs: float) -> str:
+    """As the paper prints it: 0.40 G, 18 M."""
+    return f"{macs / 1e9:.2f} G" if macs >= 1e8 else f"{macs / 1e6:.1f} M"
 
 
 def paper_numbers() -> dict[str, Any]:
