@@ -77,7 +77,7 @@ def translator(directory: Path, record: dict[str, Any]) -> Callable[[list[str]],
         sources = {}
         for number, words in enumerate(tokenise("de", [line.strip() for line in lines])):
             source = numbered(words, table)
-            if len(source) > dataset["positions"]:
+            if len(source) > record["settings"]["model"]["positions"]:
                 complain(f"warning: not translated, as {len(words)} words are too long for the model: {lines[number][:40]} ...")
             elif words:
                 sources[number] = source
