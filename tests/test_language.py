@@ -98,7 +98,8 @@ def test_the_state_survives_a_checkpoint():
 
 
 def test_a_checkpoints_state_goes_to_where_the_text_is():
-    judge = task(device=torch.device("meta"))
+    judge = task()
+    judge.train = judge.train.to("meta")
     judge.load_state_dict({"states": [(torch.zeros(3, 6), torch.zeros(3, 6))] * 2})
     assert all(tensor.is_meta for state in judge.states for tensor in state)
     judge.load_state_dict({"states": None})
