@@ -14,6 +14,7 @@ from torch import nn
 from pufferfish_bench import main
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.tasks.memory import in_memory
+from pufferfish_bench.world import alone
 
 # The machine may be busy: no example fails for being slow. The same examples every time: a failure can be looked at again.
 hypothesis.settings.register_profile("project", deadline=None, max_examples=40, derandomize=True)
@@ -108,5 +109,5 @@ def tiny_task(*, seed: int = 1, images: int = 50, batch_size: int = 8) -> Images
     labels = torch.arange(images) % 4
     return in_memory(
         train=(pixels, labels), test=(pixels[:20], labels[:20]), classes=4, mean=(0.5,) * 3, std=(0.25,) * 3,
-        label_smoothing=0.0, batch_size=batch_size, test_batch_size=6, seed=seed, device=torch.device("cpu"),
+        label_smoothing=0.0, batch_size=batch_size, test_batch_size=6, seed=seed, world=alone(),
     )  # fmt: skip

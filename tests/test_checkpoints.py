@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pufferfish_bench import checkpoints
 from pufferfish_bench.checkpoints import Checkpoints, Damaged
+from pufferfish_bench.world import alone
 
 
 def state(epoch: int, step: int = 0) -> dict:
@@ -18,9 +19,9 @@ def state(epoch: int, step: int = 0) -> dict:
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    keeper = Checkpoints(directory=tmp_path)
+    keeper = Checkpoints(directory=tmp_path, world=alone())
     assert keeper.load() is None
-    keeper.save(state(3, 7))
+    keeper.save(state(3, 7), {})
     loaded = keeper.load()
     assert torch.equal(loaded.pop("model")["weight"], state(3)["model"]["weight"])
     assert loaded == {"epoch": 3, "step": 7, "plain": [{"a": 1.5, "b": None}]}
@@ -28,9 +29,9 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_the_newest_and_the_one_before_it_are_kept(tmp_path: Path):
-    keeper = Checkpoints(directory=tmp_path)
+    keeper = Checkpoints(directory=tmp_path, world=alone())
     for epoch, step in ((1, 0), (2, 0), (2, 9), (2, 10), (10, 0)):
-        keeper.save(state(epoch, step))
+        keeper.save(state(epoch, step), {})
     assert [path.name for path in tmp_path.iterdir() if path not in keeper.paths()] == []
     assert [path.name for path in keeper.paths()] == ["epoch00002-step0000010.pt", "epoch00010-step0000000.pt"]
     assert keeper.load()["epoch"] == 10
@@ -52,21 +53,21 @@ def test_any_flipped_bit_and_any_cut_is_noticed(tmp_path_factory: pytest.TempPat
 
 
 def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_used(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    keeper = Checkpoints(directory=tmp_path)
-    keeper.save(state(1))
-    newest = keeper.save(state(2))
+    keeper = Checkpoints(directory=tmp_path, world=alone())
+    keeper.save(state(1), {})
+    newest = keeper.save(state(2), {})
     newest.write_bytes(newest.read_bytes()[:-5])
     assert keeper.load()["epoch"] == 1
     assert len(caplog.messages) == 1
     assert newest.name in caplog.messages[0]
-    keeper.save(state(2))
+    keeper.save(state(2), {})
     assert keeper.load()["epoch"] == 2
 
 
 def test_when_no_checkpoint_is_whole_it_is_said_that_the_run_starts_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    keeper = Checkpoints(directory=tmp_path)
+    keeper = Checkpoints(directory=tmp_path, world=alone())
     for epoch in (1, 2):
-        keeper.save(state(epoch)).write_bytes(b"nothing")
+        keeper.save(state(epoch), {}).write_bytes(b"nothing")
     assert keeper.load() is None
     assert ["before it" in warning for warning in caplog.messages] == [True, True]
     assert ["starting anew" in warning for warning in caplog.messages] == [False, True]
@@ -79,10 +80,10 @@ def test_a_full_disk_leaves_the_checkpoints_as_they_were(tmp_path: Path):
     if mounted.returncode:
         pytest.skip(f"no small disk to fill: {mounted.stderr.strip()}")
     try:
-        keeper = Checkpoints(directory=small)
-        keeper.save(state(1))
+        keeper = Checkpoints(directory=small, world=alone())
+        keeper.save(state(1), {})
         with pytest.raises(OSError, match="No space left") as caught:
-            keeper.save(state(2) | {"model": {"weight": torch.zeros(100_000)}})
+            keeper.save(state(2) | {"model": {"weight": torch.zeros(100_000)}}, {})
         assert caught.value.errno == errno.ENOSPC
         assert "epoch00002" in caught.value.filename
         assert [path.name for path in small.iterdir()] == ["epoch00001-step0000000.pt"]

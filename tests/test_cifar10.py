@@ -15,10 +15,11 @@ from pufferfish_bench import download
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.cifar10 import MEAN, STD, cifar10
 from pufferfish_bench.vision import torchvision
+from pufferfish_bench.world import alone
 
 SETTINGS = {
     "fetch": False, "mirrors": [], "train_images": None, "classes": 10, "label_smoothing": 0.0, "batch_size": 128,
-    "test_batch_size": 300, "seed": 1, "device": torch.device("cpu"),
+    "test_batch_size": 300, "seed": 1, "world": alone(),
 }  # fmt: skip
 
 

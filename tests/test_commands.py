@@ -31,7 +31,8 @@ MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.ya
 
 
 def final_state(directory: Path) -> dict[str, Any]:
-    return checkpoints.read(sorted((directory / "checkpoints").glob("*.pt"))[-1])
+    saved = checkpoints.read(sorted((directory / "checkpoints").glob("*.pt"))[-1])
+    return saved["shared"] | saved["local"]
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -39,7 +40,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     weights, others = (final_state(directory)["model"] for directory in (one, other))
     assert weights.keys() == others.keys()
     assert all(torch.equal(tensor, others[name]) for name, tensor in weights.items())
-    measured = ("seconds", "evaluation", "peak_memory", "timed_steps")
+    measured = ("seconds", "slowest", "fastest", "evaluation", "peak_memory", "timed_steps")
     rows, other_rows = (
         [{key: value for key, value in row.items() if not key.startswith(measured)} for row in read_rows(directory / EPOCHS)]
         for directory in (one, other)

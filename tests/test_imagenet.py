@@ -20,6 +20,7 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.tasks import folders, imagenet
 from pufferfish_bench.tasks.folders import DecodedPictures, Pictures
+from pufferfish_bench.world import alone
 from tests.conftest import Command
 from tests.test_commands import assert_same_run, interrupt
 from tests.test_crops import as_tensor, assert_same_picture, photograph, transforms
@@ -30,7 +31,7 @@ PER_CLASS = 7
 SETTINGS = {
     "folder": "pictures", "classes": 3, "image_size": 24, "crop_area": (0.08, 1.0), "label_smoothing": 0.1, "batch_size": 4,
     "test_batch_size": 5, "tolerated_unreadable": 0.1, "cache": False, "workers": 0, "prefetch": 2, "seed": 1,
-    "device": torch.device("cpu"),
+    "world": alone(),
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.tasks.memory import PADDING, InOrder, augment, in_memory
+from pufferfish_bench.world import alone
 from tests.conftest import TinyNet, tiny_task
 
 
@@ -97,7 +98,7 @@ def test_settings_that_do_not_fit_the_data_are_refused(changes: dict, words: str
     fitting = {"classes": 4, "batch_size": 2, "test_batch_size": 2, "mean": (0.0,) * 3, "std": (1.0,) * 3, "seed": 1}
     fitting |= {"label_smoothing": 0.0}
     with pytest.raises(InputError, match=words):
-        in_memory(train=(pixels, labels), test=(pixels, labels), device=torch.device("cpu"), **fitting | changes)
+        in_memory(train=(pixels, labels), test=(pixels, labels), world=alone(), **fitting | changes)
 
 
 def smoothed_by_the_paper(logits: Tensor, labels: Tensor, share: float) -> Tensor:
@@ -132,8 +133,8 @@ def test_top_five_is_where_the_right_class_is_among_the_five_highest(classes: in
 def judge(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0, top: tuple[int, ...] = ()) -> Images:
     """A task whose images are their own numbers, two to a batch, for a model that looks its answer up."""
     numbers = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 1, 1)
-    source = InOrder(numbers, labels, batch_size=2, device=torch.device("cpu"))
+    source = InOrder(numbers, labels, batch_size=2, world=alone())
     return Images(
         train=source, test=source, classes=logits.shape[1], mean=(0.0,) * 3, std=(1 / 255,) * 3,
-        label_smoothing=label_smoothing, top=top, device=torch.device("cpu"),
+        label_smoothing=label_smoothing, top=top, world=alone(),
     )  # fmt: skip

@@ -18,10 +18,11 @@ from pufferfish_bench.schedules import Clock, on_plateau
 from pufferfish_bench.tasks import embedded, grammar
 from pufferfish_bench.tasks.language import NextWord, columns, correct, official, segments
 from pufferfish_bench.tasks.wikitext2 import texts, wikitext2
+from pufferfish_bench.world import alone
 from tests.conftest import Command
 from tests.test_commands import assert_same_run, final_state, interrupt
 
-SETTINGS = {"batch_size": 3, "test_batch_size": 2, "segment": 5, "carry": "correct", "device": torch.device("cpu")}
+SETTINGS = {"batch_size": 3, "test_batch_size": 2, "segment": 5, "carry": "correct", "world": alone()}
 
 
 def task(**changes: object) -> NextWord:

@@ -13,16 +13,15 @@ from torch import nn
 
 from pufferfish_bench import low_rank, optimizers, schedules
 from pufferfish_bench.checkpoints import Checkpoints, fingerprint
-from pufferfish_bench.core import Method, Observer, Phase, Reducer, Run
+from pufferfish_bench.core import Message, Method, Observer, Phase, Reducer, Run
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.methods.pufferfish import Pufferfish
 from pufferfish_bench.observers import Recorder, TensorBoard, Terminal
 from pufferfish_bench.precision import FullPrecision
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
-from pufferfish_bench.stopwatch import Stopwatch
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.trainer import Stopped, Trainer
-from pufferfish_bench.world import World
+from pufferfish_bench.world import alone
 from tests.conftest import TINY_LAYERS, TinyNet, tiny_task
 
 EPOCHS_TRAINED, STEPS = 4, 7  # 50 images in batches of 8
@@ -30,9 +29,9 @@ MEASURED = ("seconds", "evaluation", "peak_memory", "timed_steps")  # columns th
 
 METHODS = {
     "vanilla": Method,
-    "pufferfish": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="fresh", layers=TINY_LAYERS),
-    "carry": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="carry", layers=TINY_LAYERS),
-    "hybrid": partial(Pufferfish, warmup_epochs=0, start="random", momentum="fresh", layers=TINY_LAYERS),
+    "pufferfish": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="fresh", layers=TINY_LAYERS, warmup_reducer=None),
+    "carry": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="carry", layers=TINY_LAYERS, warmup_reducer=None),
+    "hybrid": partial(Pufferfish, warmup_epochs=0, start="random", momentum="fresh", layers=TINY_LAYERS, warmup_reducer=None),
 }
 
 
@@ -63,18 +62,19 @@ def train(
         "sample": [torch.zeros(1, 3, 8, 8)],
         "optimizer": partial(optimizers.sgd, momentum=0.9, nesterov=False, weight_decay=1e-4, decay_vectors=True),
         "reducer": Reducer,
-        "schedule": partial(schedules.steps, learning_rate=0.05, milestones=[3], factor=0.1),
+        "schedule": partial(
+            schedules.steps, learning_rate=0.05, milestones=[3], factor=0.1, ramp_epochs=0, ramp_from=1.0, ramp_again=False
+        ),
         "precision": FullPrecision(),
         "clip_norm": None,
         "wrap": lambda module: module,
         "untimed_steps": 2,
-        "checkpoints": Checkpoints(directory=directory / "checkpoints"),
+        "checkpoints": Checkpoints(directory=directory / "checkpoints", world=alone()),
         "checkpoint_every": 1,
         "observers": [stop, Recorder(directory=directory, manifest={}), *observers],
         "stop_requested": stop.requested,
     } | changes
-    world = World(rank=0, size=1, device=torch.device("cpu"))
-    return Trainer(**settings).fit(world=world, task=tiny_task(), model=model)
+    return Trainer(**settings).fit(world=alone(), task=tiny_task(), model=model)
 
 
 def record(directory: Path) -> list[dict[str, Any]]:
@@ -281,7 +281,7 @@ def test_a_non_finite_loss_names_the_step_and_keeps_the_last_good_checkpoint(tmp
 
     with pytest.raises(InputError, match=r"step 5 of epoch 3 .*learning_rate.*epoch00002-step0000000"):
         train(tmp_path, Poison())
-    state = Checkpoints(directory=tmp_path / "checkpoints").load()
+    state = Checkpoints(directory=tmp_path / "checkpoints", world=alone()).load()
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
@@ -314,8 +314,8 @@ def test_whatever_a_method_a_task_and_a_reducer_remember_survives_a_stop(tmp_pat
     class Counting:
         """Counts its calls and tells the model, so that a forgotten count shows in the weights."""
 
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, **where: Any) -> None:
+            super().__init__(**where)
             self.calls = 0
 
         def state_dict(self) -> dict[str, Any]:
@@ -333,8 +333,8 @@ def test_whatever_a_method_a_task_and_a_reducer_remember_survives_a_stop(tmp_pat
             run.model.fc2.bias.data += 1e-3 * self.count()
 
     class CountingReducer(Counting, Reducer):
-        def reduce(self, watch: Stopwatch) -> int:
-            return self.count()
+        def reduce(self) -> list[Message]:
+            return [("allreduce", self.count())]
 
     def go(directory: Path, stop_after: int | None = None) -> Run:
         return train(directory, CountingMethod(), reducer=CountingReducer, stop_after=stop_after)

@@ -21,11 +21,12 @@ from pufferfish_bench.schedules import Clock, noam
 from pufferfish_bench.tasks import number_words
 from pufferfish_bench.tasks.pairs import PAD, SPECIAL, Corpus, paired, tokenise
 from pufferfish_bench.tasks.translation import Translation
+from pufferfish_bench.world import alone
 from tests.conftest import Command
 
 SETTINGS = {
     "batch_size": 7, "test_batch_size": 4, "bucketed": False, "label_smoothing": 0.0, "beam": 2, "alpha": 0.7, "longest": 12,
-    "positions": 40, "seed": 1, "device": torch.device("cpu"),
+    "positions": 40, "seed": 1, "world": alone(),
 }  # fmt: skip
 
 

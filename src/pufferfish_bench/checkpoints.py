@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from pufferfish_bench.world import World
+
 log = logging.getLogger(__name__)
 
 DIGEST = hashlib.sha256().digest_size
@@ -23,35 +25,44 @@ class Damaged(ValueError):
 
 
 class Checkpoints:
-    """The checkpoints of one run, named by the epoch and step at which they were taken."""
+    """The checkpoints of one rank of a run, named by the epoch and step at which they were taken."""
 
-    def __init__(self, *, directory: Path, keep: int = 2):
-        self.directory = directory
+    def __init__(self, *, directory: Path, world: World, keep: int = 2):
+        self.directory = directory / f"rank{world.rank}" if world.rank else directory
+        self.world = world
         self.keep = keep
 
     def paths(self) -> list[Path]:
         """From the oldest to the newest."""
         return sorted(self.directory.glob("epoch*-step*.pt"))
 
-    def save(self, state: dict[str, Any]) -> Path:
-        """Write a checkpoint or, if anything goes wrong, change nothing."""
+    def save(self, shared: dict[str, Any], local: dict[str, Any]) -> Path:
+        """Write a checkpoint or, if anything goes wrong, change nothing: rank 0 what is the same everywhere, all their own."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"epoch{state['epoch']:05d}-step{state['step']:07d}.pt"
-        write(path, state)
+        path = self.directory / f"epoch{shared['epoch']:05d}-step{shared['step']:07d}.pt"
+        write(path, {"shared": shared if self.world.rank == 0 else None, "local": local})
+        self.world.barrier()  # the oldest goes when every rank has the newest
         for old in self.paths()[: -self.keep]:
             old.unlink()
         return path
 
     def load(self) -> dict[str, Any] | None:
-        """The newest checkpoint that is whole; a damaged one is named and passed over."""
+        """The newest checkpoint that every rank has whole; a damaged one is named and passed over."""
+        whole = {}
         for path in reversed(self.paths()):
             try:
-                return read(path)
+                whole[path.name] = read(path)
+                if self.world.size == 1:
+                    break
             except Damaged as damage:
                 aside = path.rename(path.with_suffix(".damaged"))
                 before = "falling back on the one before it" if self.paths() else "there is none before it: starting anew"
                 log.warning(f"{damage} (now {aside.name}); {before}")
-        return None
+        common = set.intersection(*map(set, self.world.gather(list(whole))))
+        if not common:
+            return None
+        newest = whole[max(common)]
+        return self.world.share(newest["shared"]) | newest["local"]
 
 
 class HashingWriter(io.RawIOBase):

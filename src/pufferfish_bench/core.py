@@ -71,18 +71,34 @@ class Task:
         pass
 
 
+Message = tuple[str, int]  # a collective, and the bytes that it was given by each rank
+
+
 class Reducer:
     """Turns the gradients of all ranks into their mean, in place. The base class is one process: there is nothing to send."""
+
+    def __init__(self, *, world: World, watch: Stopwatch):
+        self.world = world
+        self.watch = watch
 
     def attach(self, model: nn.Module) -> nn.Module:
         """The module to call in the forward pass."""
         return model
 
-    def reduce(self, watch: Stopwatch) -> int:
-        """Average the gradients; return the bytes that the collectives were really given."""
-        return 0
+    def clear(self, optimizer: Optimizer) -> None:
+        """Forget the gradients of the step before."""
+        optimizer.zero_grad()
+
+    def reduce(self) -> list[Message]:
+        """Average the gradients; return what the collectives were really given."""
+        return []
+
+    def settle(self, model: nn.Module) -> None:
+        """Make the model the same on all ranks before it is judged: each has seen other batches, and so has its BatchNorm."""
+        self.world.average(buffer for buffer in model.buffers() if buffer.is_floating_point())
 
     def state_dict(self) -> dict[str, Any]:
+        """What this rank has to have back, and no other rank knows."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -101,7 +117,7 @@ class Surgery:
     """A change of the model at the start of a phase."""
 
     def operate(self, run: Run) -> Operation:
-        """Change `run.model` in place."""
+        """Change `run.model` in place; called on rank 0 alone, all others replay it and are given the tensors."""
         raise NotImplementedError
 
     def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
@@ -117,6 +133,7 @@ class Phase:
     epochs: range
     enter: Surgery | None = None
     until: Callable[[Run], bool] | None = None  # ends the phase early; reads only what is the same on all ranks
+    reducer: Callable[..., Reducer] | None = None  # another one than the run's
 
 
 class Method:
@@ -151,13 +168,15 @@ class Tally:
         self.finite_steps: Tensor | int = 0  # steps before the sum first ceased to be finite
         self.steps = 0
         self.bytes_sent = 0
+        self.messages: list[Message] = []  # of the last step
 
-    def add(self, loss: Tensor, count: Tensor | int, bytes_sent: int) -> None:
+    def add(self, loss: Tensor, count: Tensor | int, messages: list[Message]) -> None:
         self.loss_sum = self.loss_sum + loss.detach().double() * count
         self.count = self.count + count
         self.finite_steps = self.finite_steps + self.loss_sum.isfinite()
         self.steps += 1
-        self.bytes_sent += bytes_sent
+        self.bytes_sent += sum(size for _, size in messages)
+        self.messages = messages
 
     def mean_loss(self) -> float:
         return float(self.loss_sum) / float(self.count)

@@ -18,14 +18,14 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from pufferfish_bench import run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, closing, read_json
-from pufferfish_bench.settings import Settings, check, conditions, fully_low_rank, identity, settings_of
+from pufferfish_bench.settings import Settings, check, conditions, fully_low_rank, identity, settings_of, together
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
@@ -37,9 +37,11 @@ DISK = {
     errno.EEXIST: "there is a file where a directory should be",
 }
 
-FOR_OTHERS = ("low_rank", "fully_low_rank", "sample")
+FOR_OTHERS = ("low_rank", "fully_low_rank", "sample", "warmup_rank")
 
-console = Console()
+RANK = int(os.environ.get("RANK", "0"))  # of this process among those that torchrun started
+
+console = Console(quiet=RANK > 0)
 complaints = Console(stderr=True)
 
 
@@ -70,6 +72,7 @@ def spoken_errors() -> Iterator[None]:
 
 ConfigStore.instance().store(name="settings", node=Settings)
 OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
+OmegaConf.register_new_resolver("together", together, replace=True)
 OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
 
 
@@ -80,15 +83,15 @@ def train(config: DictConfig) -> None:
     directory, settings = Path(config.run_dir), settings_of(config)
     console.print(f"[bold]{settings['name']}[/]  ->  {directory}", highlight=False, soft_wrap=True)
     check(config)
-    if run_directory.finished(directory, settings):
-        show_summary(directory)
+    if RANK == 0 and config.workers == 1 and run_directory.finished(directory, settings):
+        show_summary(directory)  # at once, without torch
         return
 
     import torch
 
+    from pufferfish_bench import network
     from pufferfish_bench import world as worlds
     from pufferfish_bench.checkpoints import Checkpoints
-    from pufferfish_bench.core import Reducer
     from pufferfish_bench.interrupts import Interrupts
     from pufferfish_bench.machine import environment, hold_on_to_memory
     from pufferfish_bench.memory_format import channels_last
@@ -97,13 +100,18 @@ def train(config: DictConfig) -> None:
     from pufferfish_bench.trainer import Stopped, Trainer
 
     world = worlds.join(config.device)
+    if world.share(RANK == 0 and run_directory.finished(directory, settings)):
+        show_summary(directory)
+        return
     if world.device.type == "cpu":
         hold_on_to_memory()
     precision = instantiate(config.precision)
     precision.prepare(world.device)
     torch.backends.cudnn.deterministic = config.deterministic
     torch.backends.cudnn.benchmark = not config.deterministic
-    method, schedule, optimizer = (instantiate(config[group]) for group in ("method", "schedule", "optimizer"))
+    name_reducer(config)
+    parts = ("method", "schedule", "optimizer", "reducer")
+    method, schedule, optimizer, reducer = (build(config[group]) for group in parts)
     torch.manual_seed(config.seed)
     model = build(config.model).to(world.device)
     if config.channels_last:
@@ -111,42 +119,54 @@ def train(config: DictConfig) -> None:
     for group, trial in {
         "schedule": lambda: math.sqrt(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0))),  # a number, not negative
         "optimizer": lambda: optimizer(model),
+        "reducer": lambda: reducer(world=world, watch=None),
         "method": lambda: (method.plan(config.epochs), method.check(model, optimizer(model))),
     }.items():
         refuse_nonsense(group, trial)
-    task = build(config.dataset, device=world.device)  # may take its time, so it comes last
+    task = build(config.dataset, world=world)  # may take its time, so it comes last
 
     interrupts = Interrupts()
     manifest = {"settings": settings, **environment(world.device), "data": conditions(config), "world_size": world.size}
+    lab = os.environ.get("PUFFERFISH_NETWORK")  # what netlab knows of the network it has made
+    if config.measure_network or lab:
+        manifest["network"] = json.loads(lab or "{}") | network.measure(world)
     trainer = Trainer(
         method=method,
         epochs=config.epochs,
         seed=config.seed,
         sample=[tensor.to(world.device) for tensor in instantiate(config.dataset.sample, _convert_="all")],
         optimizer=optimizer,
-        reducer=Reducer,
+        reducer=reducer,
         schedule=schedule,
         precision=precision,
         clip_norm=config.clip_norm,
         # static shapes: which kernels a step runs must not depend on the batches before it, or a resume would differ
         wrap=partial(torch.compile, dynamic=False) if config.compile else lambda module: module,
         untimed_steps=config.untimed_steps,
-        checkpoints=Checkpoints(directory=directory / "checkpoints"),
+        checkpoints=Checkpoints(directory=directory / "checkpoints", world=world),
         checkpoint_every=config.checkpoint_every,
         observers=[
             Recorder(directory=directory, manifest=manifest),
             TensorBoard(directory=directory / "tensorboard"),
             Terminal(console=console),
-        ],
+        ]
+        if world.rank == 0
+        else [],
         stop_requested=interrupts.requested,
     )
     directory.mkdir(parents=True, exist_ok=True)
-    with run_directory.alone(directory), interrupts:
+    with run_directory.alone(directory) if world.rank == 0 else contextlib.nullcontext(), interrupts:
         try:
             trainer.fit(world=world, task=task, model=model)
         except Stopped:
             console.print("stopped; a checkpoint is written, and the same command goes on from here", highlight=False)
-            sys.exit(128 + interrupts.received)
+            sys.exit(128 + (interrupts.received or signal.SIGTERM))  # another rank may have been asked
+        except RuntimeError as error:
+            if not worlds.lost(error):
+                raise
+            raise InputError(
+                f"another rank is gone ({str(error).splitlines()[0]}); the same command goes on from the last checkpoint"
+            ) from error
     show_summary(directory)
 
 
@@ -181,6 +201,22 @@ def build(group: DictConfig, **further: Any) -> Any:
     return instantiate({key: value for key, value in arguments.items() if key not in FOR_OTHERS}, **further)
 
 
+def name_reducer(config: DictConfig) -> None:
+    """The warm-up's own reducer is given by the name of its file, and with a rank of its own where it has one."""
+    name = config.method.get("warmup_reducer")
+    if not name:
+        return
+    folder = Path(config_dir()) / "reducer"
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in known:
+        raise InputError(f"method.warmup_reducer={name} is not known; allowed: {', '.join(known)}")
+    chosen = OmegaConf.load(folder / f"{name}.yaml")
+    if "rank" in chosen:
+        chosen.rank = config.method.warmup_rank
+    with open_dict(config):
+        config.method.warmup_reducer = chosen
+
+
 def refuse_nonsense(group: str, trial: Callable[[], Any]) -> None:
     """Try a part that a config group has set up: a wrong value shows now and not after hours of training."""
     try:
@@ -197,7 +233,7 @@ def show_summary(directory: Path) -> None:
 
 
 def complain(message: str) -> None:
-    complaints.print(message, highlight=False, markup=False, soft_wrap=True)
+    complaints.print(f"rank {RANK}: {message}" if RANK else message, highlight=False, markup=False, soft_wrap=True)
 
 
 def explain(error: BaseException) -> str | None:

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 RUN, EPOCHS = "run.json", "epochs.jsonl"
+# of a step, in their order; those that a run does not have are not in its record
+SECTIONS = ("data", "forward", "backward", "encode", "wait", "communicate", "decode", "step", "method", "other")
+BAR = 40  # letters of the longest bar
 VOCABULARY = "vocabulary.txt"  # of a model that translates, one word a line
 Row = dict[str, Any]
 
@@ -70,7 +73,16 @@ def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
         "epochs": len(rows),
         "seconds": sum(row["seconds"] for row in rows),
         "seconds_per_epoch": timed / steps * last["steps"] if steps else last["seconds"],
+        "bytes_per_step": sum(size for _, size in last["messages"]),
+        "step": step_of(phase),
     }
+
+
+def step_of(rows: list[Row]) -> dict[str, float]:
+    """Seconds of each section of a step, on average over the timed steps of some epochs."""
+    steps = sum(row["timed_steps"] for row in rows)
+    seconds = {section: sum(row.get(f"seconds_{section}", 0.0) for row in rows) for section in SECTIONS}
+    return {section: total / steps for section, total in seconds.items() if total} if steps else {}
 
 
 def others(figures: Row, metric: str) -> Row:
@@ -86,5 +98,20 @@ def closing(summary: dict[str, Any], directory: Path) -> str:
         f"finished: {metric} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
         f"{summary['best_epoch'] + 1}), {further}{summary['parameters']:,} parameters, {summary['macs']:,} MACs, "
         f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['seconds']:.0f} s in all\n"
-        f"files:    {directory}"
+        f"{bars(summary)}files:    {directory}"
     )
+
+
+def bars(summary: dict[str, Any]) -> str:
+    """A step of the last phase, section by section."""
+    step = summary["step"]
+    whole = sum(step.values())
+    if not whole:
+        return ""
+    longest = max(step.values())
+    sent = f", {summary['bytes_per_step']:,} bytes sent" if summary["bytes_per_step"] else ""
+    lines = [f"a step:   {1000 * whole:.1f} ms{sent}\n"]
+    for section, seconds in step.items():
+        bar = "\N{FULL BLOCK}" * round(BAR * seconds / longest)
+        lines.append(f"  {section:<12}{1000 * seconds:>9.1f} ms {100 * seconds / whole:>5.1f} %  {bar}".rstrip() + "\n")
+    return "".join(lines)

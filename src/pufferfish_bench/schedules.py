@@ -16,10 +16,18 @@ class Clock:
     history: Sequence[float] = ()  # how bad each epoch before this one was: less is better
 
 
-def steps(clock: Clock, *, learning_rate: float, milestones: Sequence[float], factor: float) -> float:
-    """A constant rate, multiplied by `factor` at each milestone that has been reached: an epoch, or a place within one."""
+def steps(
+    clock: Clock, *, learning_rate: float, milestones: Sequence[float], factor: float, ramp_epochs: int, ramp_from: float,
+    ramp_again: bool,
+) -> float:  # fmt: skip
+    """A constant rate, multiplied by `factor` at each milestone that has been reached: an epoch, or a place within one.
+
+    It is reached in `ramp_epochs` equal steps, an epoch each, from `ramp_from` of it; with `ramp_again` in every phase.
+    """
     now = clock.epoch + clock.step / clock.steps
-    return learning_rate * factor ** sum(now >= milestone for milestone in milestones)
+    rate = learning_rate * factor ** sum(now >= milestone for milestone in milestones)
+    ramped = clock.epoch - (clock.phase_start if ramp_again else 0)
+    return rate * (ramp_from + (1 - ramp_from) * ramped / ramp_epochs) if ramped < ramp_epochs else rate
 
 
 def on_plateau(clock: Clock, *, learning_rate: float, factor: float, switch_factor: float) -> float:

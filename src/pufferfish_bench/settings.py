@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,10 @@ DATA_PLACES = ("root", "fetch", "mirrors")
 DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable")
 
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
-PLACES = {"data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1}
+PLACES = {
+    "data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1,
+    "measure_wait": False, "measure_network": False,
+}  # fmt: skip
 
 
 @dataclass
@@ -24,12 +28,14 @@ class Settings:
     model: Any = MISSING
     dataset: Any = MISSING
     method: Any = MISSING
+    reducer: Any = MISSING
     profile: Any = MISSING
     precision: Any = MISSING
     optimizer: Any = MISSING
     schedule: Any = MISSING
     name: str = MISSING
     seed: int = MISSING
+    workers: int = MISSING
     epochs: int = MISSING
     warmup_epochs: int = MISSING
     batch_size: int = MISSING
@@ -38,6 +44,8 @@ class Settings:
     deterministic: bool = MISSING
     clip_norm: float | None = MISSING
     untimed_steps: int = MISSING
+    measure_wait: bool = MISSING
+    measure_network: bool = MISSING
     device: str = MISSING
     data_root: str = MISSING
     download: bool = MISSING
@@ -62,6 +70,11 @@ def conditions(config: DictConfig) -> dict[str, Any]:
     return {key: config.dataset[key] for key in DATA_CONDITIONS if key in config.dataset}
 
 
+def together(workers: int, method: str, reducer: str) -> str:
+    """What a run's name says of its reducer and its workers: nothing where nobody would ask."""
+    return f"-{reducer}" * (reducer not in ("allreduce", method)) + f"-{workers}workers" * (workers > 1)
+
+
 def fully_low_rank(config: DictConfig) -> dict[str, Any]:
     """What is factored in the net that is low-rank from the first layer: as in the hybrid, and nothing is spared at the front."""
     hybrid = OmegaConf.to_container(config.model.low_rank, resolve=True)
@@ -80,6 +93,8 @@ def check(config: DictConfig) -> None:
     for key in ("epochs", "checkpoint_every"):
         if config[key] < 1:
             raise InputError(f"{key}={config[key]} must be at least 1")
+    if config.workers != int(os.environ.get("WORLD_SIZE", "1")):
+        raise InputError(f"workers={config.workers} is not to be set: it is the number of processes that torchrun starts")
     if config.untimed_steps < 0:
         raise InputError(f"untimed_steps={config.untimed_steps} must not be negative")
     if config.clip_norm is not None and config.clip_norm <= 0:

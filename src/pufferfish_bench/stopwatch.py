@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,6 +59,11 @@ class Stopwatch:
             self.marks.append((section, start, self.mark()))
             self.open = None
 
+    def reassign(self, section: str, mark: Any) -> None:
+        """What of the last section came after `mark` belongs to `section`."""
+        name, start, end = self.marks.pop()
+        self.marks += [(name, start, mark), (section, mark, end)]
+
     def take(self) -> tuple[dict[str, float], int]:
         """Seconds per section and the number of timed steps since the last call; the sections add up to all steps."""
         self.fold()
@@ -89,3 +94,14 @@ class Stopwatch:
             if section not in (FIRST_STEPS, OTHER):
                 self.seconds[OTHER] -= seconds
         self.marks.clear()
+
+
+def over_ranks(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The sections of all ranks as one breakdown: means, which add up as those of a rank do, and the extremes."""
+    names = sorted(set().union(*seconds))
+    taken = {name: [rank.get(name, 0.0) for rank in seconds] for name in names}
+    breakdown = {f"seconds_{name}": sum(values) / len(values) for name, values in taken.items()}
+    if len(seconds) > 1:
+        breakdown |= {f"slowest_{name}": max(values) for name, values in taken.items()}
+        breakdown |= {f"fastest_{name}": min(values) for name, values in taken.items()}
+    return breakdown

@@ -17,7 +17,7 @@ from pufferfish_bench.core import Method, Observer, Reducer, Run, Tally, Task
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.precision import FullPrecision
 from pufferfish_bench.schedules import Clock
-from pufferfish_bench.stopwatch import Stopwatch
+from pufferfish_bench.stopwatch import Stopwatch, over_ranks
 from pufferfish_bench.world import World
 
 CHECK_EVERY = 50  # steps between looks at the loss on a GPU, where each look waits for it
@@ -38,7 +38,7 @@ class Trainer:
         seed: int,
         sample: Sequence[Tensor],
         optimizer: Callable[[nn.Module], Optimizer],
-        reducer: Callable[[], Reducer],
+        reducer: Callable[..., Reducer],
         schedule: Callable[[Clock], float],
         precision: FullPrecision,
         clip_norm: float | None,
@@ -69,6 +69,7 @@ class Trainer:
         """Train to the end of the plan, from the newest checkpoint if there is one."""
         watch = Stopwatch(device=world.device, untimed_steps=self.untimed_steps)
         run = Run(world=world, task=task, model=model, watch=watch, plan=self.plan)
+        self.agree(run, "after the model was built: are the settings and the code the same everywhere?")
         saved = self.checkpoints.load()
         if saved:
             run.epoch, run.step = saved["epoch"], saved["step"]
@@ -79,9 +80,12 @@ class Trainer:
                 self.enter_phase(run, saved)
                 if saved is None or index >= saved["phase"]:
                     self.train_phase(run)
-            with torch.no_grad(), self.precision.autocast():
-                run.conclusion = run.task.conclude(run.model.eval())
+            self.agree(run, "at the end")
+            if world.rank == 0:
+                with torch.no_grad(), self.precision.autocast():
+                    run.conclusion = run.task.conclude(run.model.eval())
             self.tell("run_ended", run)
+            world.barrier()
         finally:
             for observer in reversed(self.observers):
                 observer.closed()
@@ -93,6 +97,7 @@ class Trainer:
             run.phase_start = run.epoch
             self.seed_all(run, moment="phase")
             carried = self.operate(run)
+            run.optimizer = run.reducer = run.module = None  # they hold on to parameters that are gone
             self.begin(run)
             self.carry(run, carried)
             return
@@ -123,7 +128,7 @@ class Trainer:
                     self.train_step(run, batches, steps)
                 run.step += 1
                 self.tell("step_ended", run)
-                stop = self.stop_requested()
+                stop = run.world.all_stop(self.stop_requested())
                 if run.world.device.type == "cpu" or stop or run.step % CHECK_EVERY == 0 or run.step == steps:
                     self.check_loss(run)
                 if stop:
@@ -131,21 +136,24 @@ class Trainer:
         start = time.perf_counter()
         metrics = self.evaluate(run)
         evaluation_seconds = time.perf_counter() - start
-        seconds, timed_steps = run.watch.take()
+        own_seconds, timed_steps = run.watch.take()
+        seconds = over_ranks(run.world.gather(own_seconds))
+        loss = self.mean_loss(run)
         if not all(math.isfinite(value) for value in metrics.values()):
             self.refuse_diverged(run, step=steps - 1)
         row = {
             "phase": run.phase.name,
             "epoch": epoch,
-            "loss": run.tally.mean_loss(),
-            **run.task.training_figures(run.tally.mean_loss()),
+            "loss": loss,
+            **run.task.training_figures(loss),
             **metrics,
             "learning_rate": run.learning_rate,
             "bytes_sent": run.tally.bytes_sent,
+            "messages": run.tally.messages,
             "steps": steps,
             "timed_steps": timed_steps,
-            "seconds": sum(seconds.values()),
-            **{f"seconds_{section}": value for section, value in sorted(seconds.items())},
+            "seconds": sum(value for name, value in seconds.items() if name.startswith("seconds_")),
+            **seconds,
             "evaluation_seconds": evaluation_seconds,
             "parameters": run.parameters,
             "macs": run.macs,
@@ -167,9 +175,9 @@ class Trainer:
         with watch("forward"), self.precision.autocast():
             loss = run.task.loss(run.module, batch)
         with watch("backward"):
-            run.optimizer.zero_grad()
+            run.reducer.clear(run.optimizer)
             self.precision.backward(loss)
-        bytes_sent = run.reducer.reduce(watch)
+        messages = run.reducer.reduce()
         with watch("step"):
             self.precision.unscale(run.optimizer)
             if self.clip_norm is not None:
@@ -180,37 +188,62 @@ class Trainer:
             self.precision.step(run.optimizer)
         with watch("method"):
             self.method.after_step(run)
-        run.tally.add(loss, run.task.count(batch), bytes_sent)
+        run.tally.add(loss, run.task.count(batch), messages)
 
     def evaluate(self, run: Run) -> dict[str, float]:
+        """The figures of the model as it is on all ranks, the same on all ranks."""
+
         def module(*inputs: Any) -> Any:
-            if self.stop_requested():  # an evaluation may take minutes; a resume begins it anew
+            # an evaluation may take minutes, and a resume begins it anew; several ranks are not at the same place in it
+            if run.world.size == 1 and self.stop_requested():
                 self.stop(run)
             return run.module(*inputs)
 
         self.tell("evaluation_started", run)
+        run.reducer.settle(run.model)
         run.model.eval()
         with torch.no_grad(), self.precision.autocast():
-            return run.task.evaluate(module)
+            return run.world.share(run.task.evaluate(module))
+
+    def mean_loss(self, run: Run) -> float:
+        """Of all ranks in this epoch."""
+        sums = torch.tensor([run.tally.loss_sum, run.tally.count], dtype=torch.float64, device=run.world.device)
+        run.world.allreduce(sums)
+        return float(sums[0] / sums[1])
 
     def stop(self, run: Run) -> None:
         self.save(run)
         raise Stopped
 
     def operate(self, run: Run) -> dict[str, dict[str, Any]]:
-        """Do the phase's surgery, time it and note it; return what the next optimizer may know."""
-        phase = run.phase
+        """Do the phase's surgery, time it and note it; return what the next optimizer may know.
+
+        Rank 0 operates. The others take on the structure and are given the tensors: no two ranks need to find the same SVD.
+        """
+        phase, world = run.phase, run.world
         if phase.enter is None:
             run.operations.append(None)
             return {}
         run.world.synchronise()
         start = time.perf_counter()
-        operation = phase.enter.operate(run)
+        operation = world.share(phase.enter.operate(run) if world.rank == 0 else None)
+        if world.rank > 0:
+            phase.enter.replay(run.model, operation.done)
+        world.broadcast(run.model.state_dict().values())
         run.world.synchronise()
-        seconds = time.perf_counter() - start
-        noted = {"phase": phase.name, "epoch": run.epoch, "seconds": seconds, "weights": fingerprint(run.model)}
+        seconds = world.share(time.perf_counter() - start)
+        weights = self.agree(run, f"after the surgery of phase {phase.name}")
+        noted = {"phase": phase.name, "epoch": run.epoch, "seconds": seconds, "weights": weights}
         run.operations.append(noted | operation.done)
         return operation.carried
+
+    def agree(self, run: Run, moment: str) -> str:
+        """The hash of the weights, which is the same on all ranks."""
+        hashes = run.world.gather(fingerprint(run.model))
+        others = [rank for rank, weights in enumerate(hashes) if weights != hashes[0]]
+        if others:
+            raise InputError(f"the weights of rank {', '.join(map(str, others))} are not those of rank 0 {moment}")
+        return hashes[0]
 
     def replay(self, run: Run, saved: dict[str, Any]) -> None:
         done = saved["operations"][run.phase_index]
@@ -221,7 +254,7 @@ class Trainer:
     def begin(self, run: Run) -> None:
         """A fresh optimizer and a fresh reducer over the parameters that now exist."""
         run.optimizer = self.optimizer(run.model)
-        run.reducer = self.reducer()
+        run.reducer = (run.phase.reducer or self.reducer)(world=run.world, watch=run.watch)
         run.module = run.reducer.attach(self.wrap(run.model))
         run.parameters = counting.parameters(run.model)
         run.macs = counting.macs(run.model, *self.sample)[""]
@@ -238,40 +271,37 @@ class Trainer:
         random = {"cpu": torch.get_rng_state()}
         if run.world.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(run.world.device)
-        self.checkpoints.save(
-            {
-                "phase": run.phase_index,
-                "phase_start": run.phase_start,
-                "epoch": run.epoch,
-                "step": run.step,
-                "learning_rate": run.learning_rate,
-                "history": run.history,
-                "operations": run.operations,
-                "random": random,
-            }
-            | {name: part.state_dict() for name, part in self.stateful(run).items()}
-        )
+        shared = {
+            "phase": run.phase_index,
+            "phase_start": run.phase_start,
+            "epoch": run.epoch,
+            "step": run.step,
+            "learning_rate": run.learning_rate,
+            "history": run.history,
+            "operations": run.operations,
+        } | {name: part.state_dict() for name, part in self.common_parts(run).items()}
+        local = {"random": random, "buffers": dict(run.model.named_buffers())} | {
+            name: part.state_dict() for name, part in self.own_parts(run).items()
+        }
+        self.checkpoints.save(shared, local)
 
     def restore(self, run: Run, saved: dict[str, Any]) -> None:
         run.phase_start, run.learning_rate, run.history = saved["phase_start"], saved["learning_rate"], saved["history"]
-        for name, part in self.stateful(run).items():
+        for name, part in (self.common_parts(run) | self.own_parts(run)).items():
             part.load_state_dict(saved[name])
+        for name, buffer in run.model.named_buffers():
+            buffer.copy_(saved["buffers"][name])
         torch.set_rng_state(saved["random"]["cpu"])
         if "cuda" in saved["random"] and run.world.device.type == "cuda":
             torch.cuda.set_rng_state(saved["random"]["cuda"], run.world.device)
 
-    def stateful(self, run: Run) -> dict[str, Any]:
-        """All that changes while training, by the name it has in a checkpoint."""
-        return {
-            "model": run.model,
-            "optimizer": run.optimizer,
-            "reducer": run.reducer,
-            "tally": run.tally,
-            "watch": run.watch,
-            "task": run.task,
-            "method": self.method,
-            "precision": self.precision,
-        }
+    def common_parts(self, run: Run) -> dict[str, Any]:
+        """All that changes while training and is the same on all ranks, by the name it has in a checkpoint."""
+        return {"model": run.model, "optimizer": run.optimizer, "method": self.method, "precision": self.precision}
+
+    def own_parts(self, run: Run) -> dict[str, Any]:
+        """All that changes while training and is each rank's own."""
+        return {"reducer": run.reducer, "tally": run.tally, "watch": run.watch, "task": run.task}
 
     def seed_all(self, run: Run, *, moment: str) -> None:
         """Randomness is a function of the seed, the rank and the moment, whatever was drawn before."""

@@ -22,10 +22,11 @@ Lines that do not come from a keyboard are translated many at a time. What is to
 def restored(directory: Path, record: dict[str, Any]) -> Any:
     """The model of a run as its last checkpoint has it, with the structure that its surgeries gave it."""
     from pufferfish_bench.checkpoints import Checkpoints
+    from pufferfish_bench.world import alone
 
     settings = record["settings"]
     model = build(OmegaConf.create(settings["model"]))
-    saved = Checkpoints(directory=directory / "checkpoints").load()
+    saved = Checkpoints(directory=directory / "checkpoints", world=alone()).load()
     if saved is None:
         raise InputError(f"{directory} has no checkpoint")
     plan = build(OmegaConf.create(settings["method"])).plan(settings["epochs"])

@@ -1,36 +1,147 @@
-"""The processes that train together: rank, size and device. The only place that may import torch.distributed."""
+"""The processes that train together: rank, size, device and what they say to each other. All of torch.distributed is here,
+but for the engine that is torch's own (reducers/ddp.py).
 
+What each rank sends to average gradients is the business of the reducers; the rest of a run speaks seldom.
+"""
+
+import atexit
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from pufferfish_bench.errors import InputError
 
+ENDED = "pufferfish/end"  # in the store, with the number of the run: the moment at which all ranks stop
 
-@dataclass(frozen=True)
+
 class World:
     """This process among those that train together."""
 
-    rank: int
-    size: int
-    device: torch.device
+    runs = 0
+
+    def __init__(self, *, rank: int, size: int, device: torch.device, store: Any = None):
+        self.rank = rank
+        self.size = size
+        self.device = device
+        self.store = store  # what ranks can write to and look up without waiting for each other; torchrun brings it
+        self.moments = 0  # at which `all_stop` was asked, the same number on all ranks
+        World.runs += 1  # of this process: a sweep has several
+        self.end = f"{ENDED}{World.runs}"
 
     def synchronise(self) -> None:
         """Return once the device has done all it was asked to do."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def allreduce(self, tensor: Tensor) -> None:
+        """Replace `tensor` by its sum over all ranks."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+
+    def allgather(self, tensor: Tensor) -> Tensor:
+        """(ranks, *shape): the tensors of all ranks."""
+        gathered = tensor.new_empty(self.size, *tensor.shape)
+        if self.size > 1:
+            dist.all_gather_single(gathered.flatten(), tensor.flatten())
+            return gathered
+        return gathered.copy_(tensor[None])
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor by that of rank 0."""
+        if self.size > 1:
+            for tensor in tensors:
+                if tensor.is_contiguous():
+                    dist.broadcast(tensor, 0)
+                else:
+                    dense = tensor.contiguous()
+                    dist.broadcast(dense, 0)
+                    tensor.copy_(dense)
+
+    def average(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor by its mean over all ranks, all in one message."""
+        tensors = list(tensors)
+        if self.size == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        self.allreduce(flat)
+        flat /= self.size
+        for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(mean.view_as(tensor))
+
+    def barrier(self) -> None:
+        """Return once all ranks are here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def share(self, thing: Any) -> Any:
+        """What rank 0 has, on all ranks."""
+        if self.size == 1:
+            return thing
+        things = [thing]
+        dist.broadcast_object_list(things, src=0, device=self.device)
+        return things[0]
+
+    def gather(self, thing: Any) -> list[Any]:
+        """What each rank has, on all ranks."""
+        if self.size == 1:
+            return [thing]
+        things = [None] * self.size
+        dist.all_gather_object(things, thing)
+        return things
+
+    def all_stop(self, wish: bool) -> bool:
+        """Whether all ranks stop here, because one of them wished it: the same answer on all ranks, without waiting.
+
+        Asked after every step. Ranks are never more than a step apart, since each step has a collective. So a wish
+        that is written down now is seen by every rank one step later at the latest, and that is where they stop.
+        """
+        if self.size == 1:
+            return wish
+        self.moments += 1
+        if self.store.check([self.end]):
+            return self.moments >= int(self.store.get(self.end))
+        if wish:
+            self.store.compare_set(self.end, "", str(self.moments + 1))
+        return False
+
+
+def alone(device: str = "cpu") -> World:
+    """A process that trains by itself."""
+    return World(rank=0, size=1, device=torch.device(device))
+
 
 def join(device: str) -> World:
     """The world this process was started in, on `device`: cpu, cuda, or auto for CUDA where there is one."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size > 1:
-        raise InputError(f"WORLD_SIZE={size}: this version trains in one process; start it without torchrun")
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"device={device} is not known; allowed: auto, cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("device=cuda, but PyTorch sees no CUDA device here; use device=cpu or device=auto")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return World(rank=0, size=1, device=torch.device(device))
+    if "WORLD_SIZE" not in os.environ:
+        return alone(device)
+    here = torch.device(device)
+    if device == "cuda":
+        local = int(os.environ["LOCAL_RANK"])
+        if local >= torch.cuda.device_count():
+            raise InputError(
+                f"{local + 1} processes on a machine with {torch.cuda.device_count()} GPUs: use a smaller --nproc-per-node"
+            )
+        here = torch.device("cuda", local)
+        torch.cuda.set_device(here)
+    if not dist.is_initialized():  # a sweep stays together
+        dist.init_process_group("nccl" if device == "cuda" else "gloo", device_id=here if device == "cuda" else None)
+        atexit.register(dist.destroy_process_group)
+    store = dist.distributed_c10d._get_default_store()  # torch has no public way to it
+    return World(rank=dist.get_rank(), size=dist.get_world_size(), device=here, store=store)
+
+
+def lost(error: BaseException) -> bool:
+    """Whether an error says that another rank is gone."""
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(sign in str(error) for sign in ("gloo", "Connection", "NCCL", "Broken pipe"))
+    )

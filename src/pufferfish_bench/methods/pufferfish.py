@@ -1,13 +1,13 @@
 """Pufferfish: train the full network for a while, factorise it once, train the factors to the end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 from torch.optim import SGD, Optimizer
 
 from pufferfish_bench import low_rank
-from pufferfish_bench.core import Method, Operation, Phase, Run, Surgery
+from pufferfish_bench.core import Method, Operation, Phase, Reducer, Run, Surgery
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.recurrent import LSTM
 
@@ -15,7 +15,10 @@ from pufferfish_bench.recurrent import LSTM
 class Pufferfish(Method):
     """Full-rank warm-up, one factorisation, low-rank training. Without warm-up: low-rank from the first step."""
 
-    def __init__(self, *, warmup_epochs: int, start: str, momentum: str, layers: Mapping[str, Any]):
+    def __init__(
+        self, *, warmup_epochs: int, start: str, momentum: str, layers: Mapping[str, Any],
+        warmup_reducer: Callable[..., Reducer] | None,
+    ):  # fmt: skip
         if start not in STARTS:
             raise InputError(f"method.start={start} is not known; allowed: {', '.join(STARTS)}")
         if momentum not in ("fresh", "carry"):
@@ -23,6 +26,7 @@ class Pufferfish(Method):
         if start == "random" and momentum == "carry":
             raise InputError("method.momentum=carry has no meaning with method.start=random: the factors are new")
         self.warmup_epochs = warmup_epochs
+        self.warmup_reducer = warmup_reducer
         self.factorise = STARTS[start](layers=layers, carry_momentum=momentum == "carry")
 
     def plan(self, epochs: int) -> list[Phase]:
@@ -31,7 +35,7 @@ class Pufferfish(Method):
             raise InputError(
                 f"warmup_epochs={warmup} must be at least 0 and below epochs={epochs}: there would be no low-rank phase"
             )
-        phases = [Phase("warmup", range(warmup))] if warmup else []
+        phases = [Phase("warmup", range(warmup), reducer=self.warmup_reducer)] if warmup else []
         return [*phases, Phase("low_rank", range(warmup, epochs), enter=self.factorise)]
 
     def check(self, model: nn.Module, optimizer: Optimizer) -> None:

@@ -10,6 +10,7 @@ from pufferfish_bench import download
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.tasks.memory import in_memory
+from pufferfish_bench.world import World
 
 MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
@@ -26,7 +27,7 @@ def cifar10(
     batch_size: int,
     test_batch_size: int,
     seed: int,
-    device: torch.device,
+    world: World,
 ) -> Images:
     """The task; `train_images` takes the first so many, all if it is null."""
     from pufferfish_bench.vision import torchvision
@@ -50,7 +51,7 @@ def cifar10(
         train = train[0][:train_images], train[1][:train_images]
     return in_memory(
         train=train, test=test, classes=classes, mean=MEAN, std=STD, label_smoothing=label_smoothing,
-        batch_size=batch_size, test_batch_size=test_batch_size, seed=seed, device=device,
+        batch_size=batch_size, test_batch_size=test_batch_size, seed=seed, world=world,
     )  # fmt: skip
 
 

@@ -1,13 +1,12 @@
 """Tasks on data that the package draws itself."""
 
-import torch
-
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks import grammar
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.tasks.language import NextWord, perplexity
 from pufferfish_bench.tasks.memory import in_memory
 from pufferfish_bench.tasks.synthetic import synthetic_images
+from pufferfish_bench.world import World
 
 TEST_SEED = 1 << 40  # apart from every seed of a training set: all runs are judged by the same images
 
@@ -21,7 +20,7 @@ def images(
     batch_size: int,
     test_batch_size: int,
     seed: int,
-    device: torch.device,
+    world: World,
 ) -> Images:
     """Classify synthetic images. The data is the same for all seeds; a seed is an order and a start, as with real data."""
     for name, count in (("train_images", train_images), ("test_images", test_images)):
@@ -30,13 +29,13 @@ def images(
     return in_memory(
         train=synthetic_images(train_images, seed=0), test=synthetic_images(test_images, seed=TEST_SEED),
         classes=classes, mean=(0.5,) * 3, std=(0.25,) * 3, label_smoothing=label_smoothing, batch_size=batch_size,
-        test_batch_size=test_batch_size, seed=seed, device=device,
+        test_batch_size=test_batch_size, seed=seed, world=world,
     )  # fmt: skip
 
 
 def text(
     *, train_words: int, test_words: int, vocabulary: int, batch_size: int, test_batch_size: int, segment: int, carry: str,
-    device: torch.device,
+    world: World,
 ) -> NextWord:  # fmt: skip
     """Model the text of a small grammar. No model can have a lower perplexity than the grammar itself, but for luck."""
     if vocabulary != len(grammar.WORDS):
@@ -44,7 +43,7 @@ def text(
     task = NextWord(
         train=grammar.text(train_words, seed=0), val=grammar.text(test_words, seed=TEST_SEED),
         test=grammar.text(test_words, seed=TEST_SEED + 1), batch_size=batch_size, test_batch_size=test_batch_size,
-        segment=segment, carry=carry, device=device,
+        segment=segment, carry=carry, world=world,
     )  # fmt: skip
     task.note = f"no model of this text can have a perplexity below {perplexity(grammar.entropy_rate()):.2f}, but for luck"
     return task

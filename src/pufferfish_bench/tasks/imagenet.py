@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.tasks import folders
+from pufferfish_bench.tasks import folders, shards
 from pufferfish_bench.tasks.crops import CentreCrop, Crop, RandomCrop
 from pufferfish_bench.tasks.folders import DecodedPictures, Pictures, Unreadable
 from pufferfish_bench.tasks.images import Batch, Images, Source, check_batch_sizes
+from pufferfish_bench.world import World
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -69,7 +70,7 @@ class Loader(Source):
         workers: int,
         prefetch: int,
         tolerated: float,
-        device: torch.device,
+        world: World,
     ):
         self.pictures = pictures
         self.crop = crop
@@ -78,16 +79,23 @@ class Loader(Source):
         self.workers = workers
         self.prefetch = prefetch
         self.tolerated = tolerated
-        self.device = device
+        self.device = world.device
         self.unreadable: dict[str, str] = {}
         # one more than are being made: the batch that is being looked at
         self.slots = torch.empty(workers * prefetch + 1, batch_size, 3, crop.size, crop.size, dtype=torch.uint8)
         if workers:
             share(self.slots)
+        count = len(pictures)
+        if seed is not None:
+            self.places = shards.of_batches(count, batch_size, rank=world.rank, size=world.size)
+        else:
+            part = shards.of_tests(count, rank=world.rank, size=world.size)
+            starts = range(part.start, part.stop, batch_size)
+            self.places = [slice(start, min(start + batch_size, part.stop)) for start in starts]
         self.under_way: Generator[Batch] = (batch for batch in ())
 
     def steps(self) -> int:
-        return -(-len(self.pictures) // self.batch_size)
+        return len(self.places)
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
         self.under_way.close()  # its workers would go on writing into the slots
@@ -123,8 +131,7 @@ class Loader(Source):
         random = numpy.random.default_rng((self.seed or 0, epoch))
         order = numpy.arange(count) if self.seed is None else random.permutation(count)
         drawn = random.random((count, self.crop.numbers), dtype=numpy.float32)
-        for step in range(start, self.steps()):
-            batch = slice(step * self.batch_size, (step + 1) * self.batch_size)
+        for step, batch in enumerate(self.places[start:], start):
             yield step % len(self.slots), order[batch], drawn[batch]
 
     def on_device(self, tensor: Tensor) -> Tensor:
@@ -196,7 +203,7 @@ def imagenet(
     workers: int,
     prefetch: int,
     seed: int,
-    device: torch.device,
+    world: World,
 ) -> Images:
     """The task; `folder` below `root` holds the classes, all of ImageNet's or some."""
     check_batch_sizes(batch_size, test_batch_size)
@@ -209,9 +216,9 @@ def imagenet(
     if cache:
         folders.refuse_what_does_not_fit([path for paths, _ in parts for path in paths])
     train, test = (DecodedPictures(*part) if cache else Pictures(*part) for part in parts)
-    ahead = {"workers": workers, "prefetch": prefetch, "tolerated": tolerated_unreadable, "device": device}
+    ahead = {"workers": workers, "prefetch": prefetch, "tolerated": tolerated_unreadable, "world": world}
     return Images(
         train=Loader(train, RandomCrop(image_size, tuple(crop_area)), batch_size=batch_size, seed=seed, **ahead),
         test=Loader(test, CentreCrop(image_size), batch_size=test_batch_size, seed=None, **ahead),
-        classes=classes, mean=MEAN, std=STD, label_smoothing=label_smoothing, top=(5,), device=device,
+        classes=classes, mean=MEAN, std=STD, label_smoothing=label_smoothing, top=(5,), world=world,
     )  # fmt: skip

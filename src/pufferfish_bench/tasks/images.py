@@ -10,6 +10,7 @@ from torch import Tensor
 from pufferfish_bench.core import Task
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.smoothing import torchs_label_smoothing
+from pufferfish_bench.world import World
 
 Batch = tuple[Tensor, Tensor]  # images (count, 3, height, width) of uint8 and int64 labels, on the device
 
@@ -48,15 +49,16 @@ class Images(Task):
         std: Sequence[float],
         label_smoothing: float,
         top: Sequence[int] = (),
-        device: torch.device,
+        world: World,
     ):
         self.train = train
         self.test = test
         self.smoothing = torchs_label_smoothing(label_smoothing, classes)
         self.top = [k for k in top if k <= classes]
+        self.world = world
         # (pixel - mean) / std with pixels in 0..255, as one multiplication and one addition
-        self.scale = (1 / (255 * torch.tensor(std))).view(1, -1, 1, 1).to(device)
-        self.shift = (-torch.tensor(mean) / torch.tensor(std)).view(1, -1, 1, 1).to(device)
+        self.scale = (1 / (255 * torch.tensor(std))).view(1, -1, 1, 1).to(world.device)
+        self.shift = (-torch.tensor(mean) / torch.tensor(std)).view(1, -1, 1, 1).to(world.device)
         self.floats = torch.empty(0)
 
     def steps(self, epoch: int) -> int:
@@ -75,17 +77,20 @@ class Images(Task):
         return len(batch[1])
 
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
-        loss, correct, count = 0.0, torch.zeros(len(self.top) + 1, dtype=torch.long, device=self.scale.device), 0
+        # the loss, the number of images, and how often the answer was right, first and among the first k
+        sums = torch.zeros(3 + len(self.top), dtype=torch.float64, device=self.world.device)
         with closing(self.test.batches(0, 0)) as batches:
             for images, labels in batches:
                 logits = model(self.normalise(images)).float()
-                loss += F.cross_entropy(logits, labels, reduction="sum").double()
-                correct[0] += (logits.argmax(1) == labels).sum()
-                for place, k in enumerate(self.top, start=1):
-                    correct[place] += (logits.topk(k).indices == labels[:, None]).sum()
-                count += len(labels)
-        accuracy, *others = (100 * number / count for number in correct.tolist())
-        return {"test_loss": float(loss) / count, "test_accuracy": accuracy} | {
+                sums[0] += F.cross_entropy(logits, labels, reduction="sum")
+                sums[1] += len(labels)
+                sums[2] += (logits.argmax(1) == labels).sum()
+                for place, k in enumerate(self.top, start=3):
+                    sums[place] += (logits.topk(k).indices == labels[:, None]).sum()
+        self.world.allreduce(sums)
+        loss, count, *correct = sums.tolist()
+        accuracy, *others = (100 * number / count for number in correct)
+        return {"test_loss": loss / count, "test_accuracy": accuracy} | {
             f"test_top{k}": share for k, share in zip(self.top, others, strict=True)
         }
 

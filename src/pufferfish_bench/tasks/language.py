@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from pufferfish_bench.core import Conclusion, Task
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.tasks import shards
+from pufferfish_bench.world import World
 
 States = Sequence[tuple[Tensor, Tensor]]
 Batch = tuple[Tensor, Tensor, bool]  # words (time, columns), the words after them, and whether the text begins here
@@ -35,7 +37,7 @@ class NextWord(Task):
 
     def __init__(
         self, *, train: Tensor, val: Tensor, test: Tensor, batch_size: int, test_batch_size: int, segment: int, carry: str,
-        device: torch.device,
+        world: World,
     ):  # fmt: skip
         for name, value in (
             ("batch_size", batch_size),
@@ -46,8 +48,12 @@ class NextWord(Task):
                 raise InputError(f"{name}={value} must be at least 1")
         if carry not in CARRIES:
             raise InputError(f"dataset.carry={carry} is none of {', '.join(CARRIES)}")
-        self.train = columns(train, batch_size).to(device)
-        self.val, self.test = (columns(text, test_batch_size).to(device) for text in (val, test))
+        self.world = world
+        # a rank reads some of the columns: as many as any other to learn from, an equal part or so to be judged by
+        mine = shards.of_tests(world.size * batch_size, rank=world.rank, size=world.size)
+        self.train = columns(train, world.size * batch_size)[:, mine.start : mine.stop].to(world.device)
+        mine = shards.of_tests(test_batch_size, rank=world.rank, size=world.size)
+        self.val, self.test = (columns(text, test_batch_size)[:, mine.start : mine.stop].to(world.device) for text in (val, test))
         self.segment = segment
         self.carry = CARRIES[carry]
         self.states: States | None = None
@@ -77,13 +83,15 @@ class NextWord(Task):
         return Conclusion({"test_ppl": perplexity(self.mean_loss(model, self.test))})
 
     def mean_loss(self, model: Callable[..., Any], text: Tensor) -> float:
-        states, total, count = None, 0.0, 0
-        for words, following, _ in segments(text, self.segment, 0):
+        states = None
+        sums = torch.zeros(2, dtype=torch.float64, device=self.world.device)  # of the losses, and their number
+        for words, following, _ in segments(text, self.segment, 0) if text.shape[1] else ():
             losses, ends = model(words, states, following)
             states = self.carry(ends)
-            total += losses.detach().double().sum()
-            count += following.numel()
-        return float(total) / count
+            sums[0] += losses.detach().sum(dtype=torch.float64)
+            sums[1] += following.numel()
+        self.world.allreduce(sums)
+        return float(sums[0] / sums[1])
 
     def state_dict(self) -> dict[str, Any]:
         return {"states": self.states}
@@ -97,7 +105,7 @@ def columns(text: Tensor, count: int) -> Tensor:
     """A text (words) as (rows, count): each column a stretch of it; what is left over is dropped."""
     rows = len(text) // count
     if rows < 2:
-        raise InputError(f"{len(text)} words are too few for {count} columns: use a smaller batch_size")
+        raise InputError(f"{len(text)} words are too few for {count} columns: use a smaller batch_size or fewer processes")
     return text[: rows * count].view(count, rows).t().contiguous()
 
 

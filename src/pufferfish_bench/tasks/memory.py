@@ -6,17 +6,20 @@ import torch
 from torch import Tensor
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.tasks import shards
 from pufferfish_bench.tasks.images import Batch, Images, Source, check_batch_sizes
+from pufferfish_bench.world import World
 
 PADDING = 4  # pixels that a crop may reach over each edge
 
 
 class InOrder(Source):
-    """The images as they are."""
+    """This rank's part of the images, as they are."""
 
-    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, device: torch.device):
-        self.images = images.to(device)
-        self.labels = labels.to(device)
+    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, world: World):
+        part = shards.of_tests(len(labels), rank=world.rank, size=world.size)
+        self.images = images[part.start : part.stop].to(world.device)
+        self.labels = labels[part.start : part.stop].to(world.device)
         self.batch_size = batch_size
 
     def steps(self) -> int:
@@ -28,18 +31,25 @@ class InOrder(Source):
             yield self.images[batch], self.labels[batch]
 
 
-class Augmented(InOrder):
-    """The paper's CIFAR augmentation, in another order each epoch: a random crop of the reflect-padded image, and a flip."""
+class Augmented(Source):
+    """The paper's CIFAR augmentation, in another order each epoch: a random crop of the reflect-padded image, and a flip.
 
-    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, seed: int, device: torch.device):
-        super().__init__(images, labels, batch_size=batch_size, device=device)
+    Every rank holds all images and takes its part of each batch.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, seed: int, world: World):
+        self.images = images.to(world.device)
+        self.labels = labels.to(world.device)
+        self.places = shards.of_batches(len(labels), batch_size, rank=world.rank, size=world.size)
         self.seed = seed
+
+    def steps(self) -> int:
+        return len(self.places)
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
         drawn = shuffle_and_moves(len(self.labels), seed=self.seed, epoch=epoch)
         order, *moves = (numbers.to(self.labels.device) for numbers in drawn)  # at once: no step waits for a copy
-        for first in range(start * self.batch_size, len(order), self.batch_size):
-            batch = slice(first, first + self.batch_size)
+        for batch in self.places[start:]:
             chosen = order[batch]
             yield augment(self.images[chosen], *(move[batch] for move in moves)), self.labels[chosen]
 
@@ -55,7 +65,7 @@ def in_memory(
     batch_size: int,
     test_batch_size: int,
     seed: int,
-    device: torch.device,
+    world: World,
 ) -> Images:
     """The task of classifying images, given as tensors of uint8 with their labels."""
     check_batch_sizes(batch_size, test_batch_size)
@@ -63,9 +73,9 @@ def in_memory(
     if found > classes:
         raise InputError(f"dataset.classes={classes}, but the data has {found} classes")
     return Images(
-        train=Augmented(*train, batch_size=batch_size, seed=seed, device=device),
-        test=InOrder(*test, batch_size=test_batch_size, device=device),
-        classes=classes, mean=mean, std=std, label_smoothing=label_smoothing, device=device,
+        train=Augmented(*train, batch_size=batch_size, seed=seed, world=world),
+        test=InOrder(*test, batch_size=test_batch_size, world=world),
+        classes=classes, mean=mean, std=std, label_smoothing=label_smoothing, world=world,
     )  # fmt: skip
 
 

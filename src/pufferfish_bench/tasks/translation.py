@@ -14,9 +14,11 @@ from pufferfish_bench import decoding
 from pufferfish_bench.core import Conclusion, Task
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import VOCABULARY
+from pufferfish_bench.tasks import shards
 from pufferfish_bench.tasks.language import perplexity
 from pufferfish_bench.tasks.pairs import END, PAD, START, Corpus, Pairs, detokenised, spoken
 from pufferfish_bench.tasks.smoothing import torchs_label_smoothing
+from pufferfish_bench.world import World
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class Translation(Task):
         longest: int,
         positions: int,
         seed: int,
-        device: torch.device,
+        world: World,
     ):
         least = {
             "batch_size": batch_size,
@@ -69,30 +71,33 @@ class Translation(Task):
         self.smoothing = torchs_label_smoothing(label_smoothing, len(corpus.vocabulary))
         self.search = {"beam": beam, "alpha": alpha, "longest": longest}
         self.seed = seed
-        self.device = device
+        self.world = world
+        self.places = shards.of_batches(len(corpus.train), batch_size, rank=world.rank, size=world.size)
 
     def steps(self, epoch: int) -> int:
-        return -(-len(self.corpus.train.source) // self.batch_size)
+        return len(self.places)
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
         for chosen in self.order(epoch)[start:]:
             yield self.padded(self.corpus.train, chosen)
 
     def order(self, epoch: int) -> list[numpy.ndarray]:
-        """Which pairs are in each batch of an epoch."""
+        """Which pairs are in each batch of an epoch; of like length, if asked, within a batch and on all ranks."""
         random = numpy.random.default_rng((self.seed, epoch))
-        order = random.permutation(len(self.corpus.train.source))
+        order = random.permutation(len(self.corpus.train))
         if not self.bucketed:
-            return [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
+            return [order[batch] for batch in self.places]
+        rank, size = self.world.rank, self.world.size
         lengths = numpy.array([len(sentence) for sentence in self.corpus.train.target])
-        pools = [order[first : first + POOL * self.batch_size] for first in range(0, len(order), POOL * self.batch_size)]
+        order, whole = order[: len(order) - len(order) % size], self.batch_size * size
+        pools = [order[first : first + POOL * whole] for first in range(0, len(order), POOL * whole)]
         pools = [pool[lengths[pool].argsort(kind="stable")] for pool in pools]
-        batches = [pool[first : first + self.batch_size] for pool in pools for first in range(0, len(pool), self.batch_size)]
+        batches = [pool[first : first + whole][rank::size] for pool in pools for first in range(0, len(pool), whole)]
         return [batches[number] for number in random.permutation(len(batches))]
 
     def padded(self, pairs: Pairs, chosen: Any) -> Batch:
         sides = ([side[number] for number in chosen] for side in (pairs.source, pairs.target))
-        source, target = (pad_sequence(side, batch_first=True, padding_value=PAD).to(self.device) for side in sides)
+        source, target = (pad_sequence(side, batch_first=True, padding_value=PAD).to(self.world.device) for side in sides)
         return source, target
 
     def loss(self, model: Callable[..., Tensor], batch: Batch) -> Tensor:
@@ -118,12 +123,14 @@ class Translation(Task):
         }
 
     def perplexity_of(self, model: Callable[..., Tensor], pairs: Pairs) -> float:
-        total, words = 0.0, 0
-        for first in range(0, len(pairs.source), self.test_batch_size):
-            batch = self.padded(pairs, range(first, min(first + self.test_batch_size, len(pairs.source))))
-            total += self.cross_entropy(model, batch, reduction="sum").double()
-            words += self.count(batch)
-        return perplexity(float(total) / int(words))
+        sums = torch.zeros(2, dtype=torch.float64, device=self.world.device)  # of the losses, and the number of words
+        mine = shards.of_tests(len(pairs), rank=self.world.rank, size=self.world.size)
+        for first in range(mine.start, mine.stop, self.test_batch_size):
+            batch = self.padded(pairs, range(first, min(first + self.test_batch_size, mine.stop)))
+            sums[0] += self.cross_entropy(model, batch, reduction="sum")
+            sums[1] += self.count(batch)
+        self.world.allreduce(sums)
+        return perplexity(float(sums[0] / sums[1]))
 
     def conclude(self, model: nn.Module) -> Conclusion:
         """BLEU on both sets that were not trained on, and the translations themselves."""
@@ -141,7 +148,7 @@ class Translation(Task):
 
     def translate(self, model: nn.Module, sentences: list[Tensor]) -> list[str]:
         found = decoding.translate(
-            model, [sentence.to(self.device) for sentence in sentences], padding=PAD, start=START, end=END,
+            model, [sentence.to(self.world.device) for sentence in sentences], padding=PAD, start=START, end=END,
             batch_size=self.test_batch_size, **self.search,
         )  # fmt: skip
         return [detokenised(spoken(numbers, self.corpus.vocabulary)) for numbers in found]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.language import NextWord
+from pufferfish_bench.world import World
 
 END = "<eos>"  # of a line
 PARTS = ("train", "valid", "test")
@@ -22,7 +23,7 @@ def wikitext2(
     test_batch_size: int,
     segment: int,
     carry: str,
-    device: torch.device,
+    world: World,
 ) -> NextWord:
     """The task; `train_words` takes the first so many, all if it is null. The vocabulary is that of all three parts."""
     train, val, test = texts(Path(root) / folder, vocabulary)
@@ -32,7 +33,7 @@ def wikitext2(
         train = train[:train_words]
     return NextWord(
         train=train, val=val, test=test, batch_size=batch_size, test_batch_size=test_batch_size, segment=segment, carry=carry,
-        device=device,
+        world=world,
     )  # fmt: skip
 
 

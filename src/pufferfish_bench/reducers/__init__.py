@@ -1,0 +1,1 @@
+"""Ways to turn the gradients of all ranks into one: each a file, chosen by conf/reducer/."""

@@ -1,0 +1,98 @@
+"""torch's own DistributedDataParallel: sends gradients in buckets while the backward pass is still computing others."""
+
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from pufferfish_bench.core import Message, Reducer
+from pufferfish_bench.errors import InputError
+
+Bucket = dist.GradBucket
+Sum = torch.futures.Future[Tensor]
+
+
+class DDP(Reducer):
+    """Gradients as they are. Most of the time they travel is hidden behind the backward pass; `communicate` is what is not:
+    from the moment the last gradient is there until the last mean is."""
+
+    fixed_buckets = False  # DDP arranges them anew after the first step, unless it looks for unused parameters
+
+    def attach(self, model: nn.Module) -> nn.Module:
+        if self.world.store is None:
+            raise InputError("reducer=ddp* needs torchrun: torchrun --nproc-per-node 2 -m pufferfish_bench reducer=ddp ...")
+        self.sent: list[Message] = []
+        self.last_gradient: Any = None
+        module = DistributedDataParallel(
+            model,
+            forward_sync_buffers=False,  # they are averaged before the model is judged, as in the flat engine
+            gradient_as_bucket_view=True,
+            find_unused_parameters=self.fixed_buckets,
+        )
+        module.register_comm_hook(None, self.hook)
+        return module
+
+    def hook(self, _: None, bucket: Bucket) -> Sum:
+        if bucket.is_last():
+            self.last_gradient = self.watch.mark()
+        total, size = self.send(bucket)
+        self.sent.append(("allreduce", size))
+        return total
+
+    def send(self, bucket: Bucket) -> tuple[Sum, int]:
+        """The mean of a bucket to come, and the bytes that are sent for it."""
+        return default_hooks.allreduce_hook(None, bucket), bucket.buffer().nbytes
+
+    def reduce(self) -> list[Message]:
+        self.watch.reassign("communicate", self.last_gradient)  # of the section before: the backward pass
+        sent, self.sent = self.sent, []
+        return sent if self.world.size > 1 else []
+
+
+class NarrowDDP(DDP):
+    """Gradients rounded to 16 bits, by torch's hook."""
+
+    def __init__(self, *, dtype: str, **where: Any):
+        super().__init__(**where)
+        self.compress = {"float16": default_hooks.fp16_compress_hook, "bfloat16": default_hooks.bf16_compress_hook}[dtype]
+
+    def send(self, bucket: Bucket) -> tuple[Sum, int]:
+        return self.compress(None, bucket), bucket.buffer().numel() * 2
+
+
+class PowerDDP(DDP):
+    """PowerSGD by torch's hook, which begins after a few plain steps."""
+
+    fixed_buckets = True  # its state belongs to buckets: they must be the same after a resume
+
+    def __init__(self, *, rank: int, plain_steps: int, seed: int, **where: Any):
+        super().__init__(**where)
+        self.state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=rank, start_powerSGD_iter=plain_steps, random_seed=seed
+        )
+
+    def attach(self, model: nn.Module) -> nn.Module:
+        warnings.filterwarnings("ignore", message=".*find_unused_parameters=True was specified")
+        return super().attach(model)
+
+    def send(self, bucket: Bucket) -> tuple[Sum, int]:
+        before = self.state.total_numel_after_compression
+        total = powerSGD_hook.powerSGD_hook(self.state, bucket)
+        if not bucket.buffer().is_cuda:
+            total.wait()  # gloo's threads would send the messages of two buckets in an order of their own on each rank
+        numbers = self.state.total_numel_after_compression - before or bucket.buffer().numel()  # none: a plain step
+        return total, numbers * bucket.buffer().element_size()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self.state
+        return {"iter": state.iter, "error": state.error_dict, "p": state.p_memory_dict, "q": state.q_memory_dict}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state.iter = state["iter"]
+        self.state.error_dict, self.state.p_memory_dict, self.state.q_memory_dict = (
+            {bucket: tensor.to(self.world.device) for bucket, tensor in state[part].items()} for part in ("error", "p", "q")
+        )

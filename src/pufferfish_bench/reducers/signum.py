@@ -1,0 +1,52 @@
+"""Signum: every rank sends the signs of its momentum, a bit each; the majority decides (Bernstein et al., 2018)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pufferfish_bench.core import Message
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.reducers import bits
+from pufferfish_bench.reducers.flat import Flat
+
+
+class Signum(Flat):
+    """Leaves -1, 0 (a tie) or 1 for each gradient. The momentum is local, so the optimizer must have none."""
+
+    def __init__(self, *, momentum: float, **how: Any):
+        super().__init__(**how)
+        if not 0 <= momentum < 1:
+            raise InputError(f"reducer.momentum={momentum} must be at least 0 and below 1")
+        self.decay = momentum
+        self.begun = False
+
+    def attach(self, model: nn.Module) -> nn.Module:
+        module = super().attach(model)
+        self.momentum = torch.zeros_like(self.gradient)
+        return module
+
+    def reduce(self) -> list[Message]:
+        with self.watch("encode"):
+            self.momentum.lerp_(self.gradient, 1 - self.decay if self.begun else 1.0)
+            self.begun = True
+            message = bits.pack(self.momentum < 0)
+        self.meet()
+        votes, sent = self.allgather(message)
+        with self.watch("decode"):
+            vote(votes, out=self.gradient)
+        return sent
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"momentum": self.momentum, "begun": self.begun}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.momentum.copy_(state["momentum"])
+        self.begun = state["begun"]
+
+
+def vote(votes: Tensor, *, out: Tensor) -> None:
+    """Into `out` the sign that most ranks sent (ranks, bytes): a bit means negative, a tie is 0."""
+    ranks = len(votes)
+    for place, negative in bits.planes(votes, len(out)):
+        out[place] = (ranks - 2 * negative.sum(0, dtype=torch.int32)).sign_()

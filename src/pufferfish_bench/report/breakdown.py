@@ -1,0 +1,144 @@
+"""Where the time of a step goes, run by run: a table, CSV, Markdown and the stacked bars of the paper's Figure 4 (b)."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pufferfish_bench.report import measured, output, units
+from pufferfish_bench.report.measured import PARTS, SECTIONS, Measured
+from pufferfish_bench.report.output import Sheet
+
+TITLE = "Breakdown of a step"
+
+
+def groups(runs: Sequence[Measured]) -> dict[str, list[Measured]]:
+    """Runs under the same conditions, by hosts and then by falling cap; a run outside the lab has no cap."""
+    ordered = sorted(runs, key=lambda run: (run.hosts or 0, run.workers, -(run.cap or float("inf"))))
+    found: dict[str, list[Measured]] = {}
+    for run in ordered:
+        found.setdefault(conditions(run), []).append(run)
+    return found
+
+
+def conditions(run: Measured) -> str:
+    place = f"{run.workers} workers" if run.hosts is None else f"{run.hosts} hosts"
+    if run.hosts is not None and run.workers != run.hosts:
+        place += f" with {run.workers} workers"
+    return f"{place}, {units.show_bits(run.cap)}" if run.cap else place
+
+
+def sheets(runs: Sequence[Measured]) -> list[Sheet]:
+    """A table of the mean step and one of the epoch; within a group, each run is compared with the group's first."""
+    steps, epochs = [], []
+    for place, group in groups(runs).items():
+        for run in group:
+            parts = [run.part(part) * run.steps for part in PARTS]
+            steps.append(
+                [f"{place}: {run.label}", *(f"{1000 * run.seconds[section]:.1f}" for section in SECTIONS),
+                 f"{1000 * run.step_seconds:.1f}", f"{run.bytes_sent / 1e6:.2f}"]
+            )  # fmt: skip
+            epochs.append(
+                [f"{place}: {run.label}", f"{run.steps:,}", *(f"{seconds:.2f}" for seconds in parts),
+                 f"{run.epoch_seconds:.2f}", f"{group[0].epoch_seconds / run.epoch_seconds:.2f}"]
+            )  # fmt: skip
+    return [
+        Sheet(
+            "Milliseconds a step",
+            ["run", *SECTIONS, "total", "MB sent"],
+            steps,
+            "Mean over ranks and over the timed steps of a phase: of the last one unless another is named. `step` is the "
+            "optimizer's; MB (10^6 bytes) are what a rank gives the collectives in a step.",
+        ),
+        Sheet(
+            "Seconds an epoch",
+            ["run", "steps", *PARTS, "total", "times as fast"],
+            epochs,
+            "The mean step times the steps of an epoch; times as fast as the first run under the same conditions.",
+        ),
+    ]
+
+
+def rows(runs: Sequence[Measured]) -> list[dict[str, Any]]:
+    """All figures as flat rows, seconds a step and an epoch."""
+    return [
+        {
+            "label": run.label, "name": run.name, "phase": run.phase, "hosts": run.hosts, "workers": run.workers,
+            "cap_bits_per_second": run.cap, "batch_size": run.batch_size, "steps": run.steps, "timed_steps": run.timed_steps,
+            "bytes_sent_a_step": run.bytes_sent, "step_seconds": run.step_seconds, "epoch_seconds": run.epoch_seconds,
+        }
+        | {f"step_seconds_{section}": run.seconds[section] for section in SECTIONS}
+        | {f"step_slowest_{section}": run.slowest[section] for section in SECTIONS}
+        | {f"step_fastest_{section}": run.fastest[section] for section in SECTIONS}
+        | {f"epoch_seconds_{section}": run.seconds[section] * run.steps for section in SECTIONS}
+        for group in groups(runs).values()
+        for run in group
+    ]  # fmt: skip
+
+
+def draw(runs: Sequence[Measured], out: Path, console: Console) -> None:
+    """A panel for each number of hosts and each cap, a bar for each method, the parts of its epoch on top of one another."""
+    from matplotlib.figure import Figure  # half a second of imports that a table does not need
+
+    from pufferfish_bench.report import charts
+
+    panels: dict[tuple, list[tuple[str, list[Measured]]]] = {}  # a row of panels for each number of hosts
+    for place, group in groups(runs).items():
+        panels.setdefault((group[0].hosts, group[0].workers), []).append((place, group))
+    down, across = len(panels), max(map(len, panels.values()))
+    bars = max(len(group) for row in panels.values() for _, group in row)
+    colours = dict(zip(PARTS, (charts.BLUE, charts.ORANGE, charts.GREY, charts.VERMILION), strict=True))
+    with charts.style():
+        width = max(5.5, across * (1.3 + 0.75 * bars))
+        figure = Figure(figsize=(width, 0.9 + 3.9 * down), layout="constrained")
+        cells = [(row, column, *panel) for row, line in enumerate(panels.values()) for column, panel in enumerate(line)]
+        for row, column, place, group in cells:
+            axes = figure.add_subplot(down, across, across * row + column + 1)
+            base = [0.0] * len(group)
+            for part in PARTS:
+                heights = [run.part(part) * run.steps for run in group]
+                axes.bar(range(len(group)), heights, 0.7, bottom=base, color=colours[part], label=part)
+                base = [low + height for low, height in zip(base, heights, strict=True)]
+            for position, total in enumerate(base):
+                axes.annotate(f"{total:#.3g}".rstrip("."), (position, total), (0, 3), textcoords="offset points", ha="center")
+            axes.set_title(place)
+            axes.set_xticks(
+                range(len(group)),
+                [charts.in_lines(run.label) for run in group],
+                rotation=35,
+                ha="right",
+                rotation_mode="anchor",
+            )
+            axes.set_xlim(-0.6, bars - 0.4)  # bars are as wide in every panel
+            axes.grid(visible=False, axis="x")
+            axes.margins(y=0.12)
+            if column == 0:
+                axes.set_ylabel("seconds an epoch")
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(PARTS) if width > 8 else 2)
+        charts.save(figure, out, console)
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pufferfish_bench.report.breakdown", description=__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="the directory of a run, or LABEL=DIRECTORY")
+    parser.add_argument("--phase", help="the phase to look at (default: a run's last)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER/NAME", help="write NAME.csv, NAME.md, NAME.png and NAME.svg there")
+    given = parser.parse_args(words)
+    console = Console()
+    with output.spoken_errors():
+        runs = measured.read(given.runs, phase=given.phase)
+        shown = sheets(runs)
+        for sheet in shown:
+            sheet.show(console)
+        if given.out:
+            texts = {".csv": output.csv_text(rows(runs)), ".md": output.document(TITLE, shown, runs)}
+            output.write(given.out, texts, console)
+            draw(runs, given.out, console)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

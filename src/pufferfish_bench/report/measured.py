@@ -1,0 +1,173 @@
+"""The mean step of a measured run, section by section, as its record tells it. Predicts nothing and draws nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.records import EPOCHS, RUN, SECTIONS, Row, read_json, read_rows
+
+# The parts of the paper's Figure 4, and waiting for the slowest rank, which would otherwise pass for communication.
+PARTS = {
+    "computation": ("data", "forward", "backward", "step", "method", "other"),
+    "encoding and decoding": ("encode", "decode"),
+    "waiting": ("wait",),
+    "communication": ("communicate",),
+}
+
+
+@dataclass(frozen=True)
+class Link:
+    """A network as the latency-bandwidth model sees it."""
+
+    latency: float  # seconds
+    bandwidth: float  # bytes a second
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The mean step of one phase of a run, and the conditions under which it was measured."""
+
+    label: str  # the method, for the reader: runs of one label differ in their conditions only
+    directory: Path
+    name: str
+    phase: str
+    workers: int
+    hosts: int | None  # None: not measured in the lab
+    cap: float | None  # bits a second
+    batch_size: int  # a worker's
+    steps: int  # in an epoch
+    timed_steps: int
+    seconds: Mapping[str, float]  # a step, by section: the mean over ranks
+    slowest: Mapping[str, float]  # likewise, of the slowest rank
+    fastest: Mapping[str, float]
+    bytes_sent: float  # a step
+    messages: tuple[tuple[str, int], ...] | None  # (collective, bytes) of a step; None: an older record without them
+    links: Mapping[str, Link]  # by collective, as fitted by the micro-benchmark; empty: not measured
+    threads_a_core: float | None  # of all workers, if they share one machine: the lab's hosts do; None: they do not
+    commit: str | None
+    device: str
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def epoch_seconds(self) -> float:
+        return self.step_seconds * self.steps
+
+    @property
+    def samples(self) -> int:
+        return self.steps * self.workers * self.batch_size
+
+    @property
+    def conditions(self) -> tuple[int, int | None, float | None]:
+        return self.workers, self.hosts, self.cap
+
+    def part(self, name: str) -> float:
+        """Seconds of a step in one part of the paper's figure."""
+        return sum(self.seconds[section] for section in PARTS[name])
+
+
+def read(arguments: Sequence[str], *, phase: str | None = None) -> list[Measured]:
+    """The runs that the words RUN or LABEL=RUN name, each with its label; two that cannot be told apart are refused."""
+    given = [(None, word) if Path(word).exists() or "=" not in word else tuple(word.split("=", 1)) for word in arguments]
+    loaded = [(label, Path(word), *load(Path(word))) for label, word in given]
+    short = short_names([experiment(record) for _, _, record, _ in loaded])
+    runs = [
+        measured(record, rows, label=label or short[experiment(record)], directory=directory, phase=phase)
+        for label, directory, record, rows in loaded
+    ]
+    seen: dict[tuple, Measured] = {}
+    for run in runs:
+        twin = seen.setdefault((run.label, run.conditions), run)
+        if twin is not run:
+            raise InputError(
+                f"{twin.directory} and {run.directory} are both {run.label!r} under the same conditions: "
+                "leave one out, or give them labels as LABEL=RUN"
+            )
+    return runs
+
+
+def load(directory: Path) -> tuple[dict[str, Any], list[Row]]:
+    """What run.json and epochs.jsonl hold."""
+    if not (directory / RUN).is_file():
+        raise InputError(f"there is no run in {directory}")
+    try:
+        return read_json(directory / RUN), read_rows(directory / EPOCHS)
+    except ValueError as error:
+        raise InputError(f"the record in {directory} cannot be read: {error}") from None
+
+
+def measured(record: dict[str, Any], rows: list[Row], *, label: str, directory: Path, phase: str | None) -> Measured:
+    """The mean over the timed steps of a phase: of the last one, where the method pays, unless another is named."""
+    names = list(dict.fromkeys(row["phase"] for row in rows))
+    if not names:
+        raise InputError(f"the run in {directory} has not finished an epoch")
+    if phase is not None and phase not in names:
+        raise InputError(f"the run in {directory} has no phase {phase!r}; it has {', '.join(names)}")
+    rows = [row for row in rows if row["phase"] == (phase or names[-1])]
+    timed_steps = sum(row["timed_steps"] for row in rows)
+    if not timed_steps:
+        raise InputError(f"the run in {directory} has no timed steps in phase {phase or names[-1]}: make its epochs longer")
+
+    def a_step(figure: str) -> dict[str, float]:
+        totals = {
+            # one rank has no slowest and no fastest
+            section: sum(row.get(f"{figure}_{section}", row.get(f"seconds_{section}", 0.0)) for row in rows)
+            for section in SECTIONS
+        }
+        return {section: total / timed_steps for section, total in totals.items()}
+
+    seconds = a_step("seconds")
+    total = sum(row["seconds"] - row.get("seconds_first_steps", 0.0) for row in rows) / timed_steps
+    if not isclose(sum(seconds.values()), total, rel_tol=1e-6, abs_tol=1e-9):
+        raise InputError(
+            f"the sections of the run in {directory} add up to {sum(seconds.values()):.6f} s a step, its steps took {total:.6f} s"
+        )
+    network, last = record.get("network") or {}, rows[-1]
+    messages, hardware = last.get("messages"), record.get("hardware", {})
+    shares_machine = network.get("cap_bits_per_second") is not None and {"threads", "cores"} <= set(hardware)
+    return Measured(
+        label=label,
+        directory=directory,
+        name=record["settings"]["name"],
+        phase=last["phase"],
+        workers=record["world_size"],
+        hosts=network.get("hosts"),
+        cap=network.get("cap_bits_per_second"),
+        batch_size=record["settings"]["batch_size"],
+        steps=last["steps"],
+        timed_steps=timed_steps,
+        seconds=seconds,
+        slowest=a_step("slowest"),
+        fastest=a_step("fastest"),
+        bytes_sent=sum(row.get("bytes_sent", 0) for row in rows) / sum(row["steps"] for row in rows),
+        messages=None if messages is None else tuple((kind, size) for kind, size in messages),
+        links={
+            kind: Link(network[kind]["latency"], network[kind]["bandwidth"])
+            for kind in ("allreduce", "allgather")
+            if kind in network
+        },
+        threads_a_core=record["world_size"] * hardware["threads"] / hardware["cores"] if shares_machine else None,
+        commit=record.get("commit"),
+        device=hardware.get("device", "an unknown device"),
+    )
+
+
+def experiment(record: dict[str, Any]) -> str:
+    """The name of a run without its number of workers, which is a condition and no method."""
+    return record["settings"]["name"].replace(f"-{record['world_size']}workers", "")
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Each name without the words that all of them end and begin with: what is left tells them apart."""
+    words = {name: name.split("-") for name in names}
+    if len(words) > 1:
+        for end in (-1, 0):
+            while len({split[end] for split in words.values()}) == 1 and min(map(len, words.values())) > 1:
+                for split in words.values():
+                    del split[end]
+    return {name: "-".join(split) for name, split in words.items()}

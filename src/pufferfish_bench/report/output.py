@@ -1,0 +1,85 @@
+"""How a report reaches its reader: the terminal, Markdown, CSV, and one sentence where the input is wrong."""
+
+import contextlib
+import csv
+import io
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from pufferfish_bench import records
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.report import tables
+from pufferfish_bench.report.measured import Measured
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of words, with what must be known to read it."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def show(self, console: Console) -> None:
+        table = tables.table(*map(escape, self.columns), title=escape(self.title))
+        for row in self.rows:
+            table.add_row(*map(escape, row))
+        tables.show(table, console)
+        if self.note:
+            console.print(f"{self.note}\n", highlight=False, markup=False, soft_wrap=True)
+
+    def markdown(self) -> str:
+        rule = [":--", *["--:"] * (len(self.columns) - 1)]
+        lines = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in (self.columns, rule, *self.rows)]
+        note = [self.note, ""] if self.note else []
+        return "\n".join([f"## {self.title}", "", *(f"| {line} |" for line in lines), "", *note])
+
+
+def document(title: str, sheets: Sequence[Sheet], runs: Sequence[Measured]) -> str:
+    """All sheets as one Markdown page that says what it was made of."""
+    sources = [
+        f"- {run.label}: `{run.name}`, phase {run.phase}, {run.timed_steps} timed steps, {run.workers} workers on {run.device}, "
+        f"commit {(run.commit or 'unknown')[:12]}"
+        for run in runs
+    ]
+    return "\n".join([f"# {title}", "", *(sheet.markdown() for sheet in sheets), "## Measured runs", "", *sources, ""])
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows with the same keys as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write(out: Path, texts: Mapping[str, str], console: Console) -> None:
+    """Put each text under `out` with its ending, and say where."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for ending, text in texts.items():
+        path = out.with_name(out.name + ending)
+        records.replace_file(path, text)
+        say_written(path, console)
+
+
+def say_written(path: Path, console: Console) -> None:
+    console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def spoken_errors() -> Iterator[None]:
+    """What the user can mend becomes a sentence and exit code 2."""
+    try:
+        yield
+    except (InputError, OSError) as error:
+        sentence = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        Console(stderr=True).print(f"error: {sentence}", highlight=False, soft_wrap=True, markup=False)
+        sys.exit(2)

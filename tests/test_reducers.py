@@ -1,0 +1,254 @@
+"""What each way of averaging gradients promises, as far as one process can tell."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pufferfish_bench.core import Reducer
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.low_rank import choose, factorise
+from pufferfish_bench.models.resnet import ResNet18
+from pufferfish_bench.reducers import bits, quantised, signum, topk
+from pufferfish_bench.reducers.flat import Flat
+from pufferfish_bench.reducers.powersgd import PowerSGD, orthogonalise
+from pufferfish_bench.stopwatch import Stopwatch
+from pufferfish_bench.world import alone
+from tests.conftest import TinyNet
+from tests.ranks import REDUCERS, reducer_named
+
+FLAT = [name for name in REDUCERS if not name.startswith("ddp") and name not in ("allreduce", "none")]
+HYBRID = {"keep": ["conv1", "*.shortcut.*", "linear"], "first": "layer1.1.conv1", "rank_ratio": 0.25, "ranks": None}
+
+
+def attached(name: str, model: nn.Module, **changes: object) -> Reducer:
+    reducer = reducer_named(name, **changes)(world=alone(), watch=Stopwatch(device=torch.device("cpu"), untimed_steps=0))
+    reducer.attach(model)
+    return reducer
+
+
+def give(model: nn.Module, seed: int) -> dict[str, Tensor]:
+    """Random gradients, put where the reducer wants them."""
+    random = torch.Generator().manual_seed(seed)
+    given = {name: torch.randn(p.shape, generator=random) for name, p in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        parameter.grad.copy_(given[name])
+    return given
+
+
+def reduce(reducer: Reducer) -> None:
+    with reducer.watch.step():
+        reducer.reduce()
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_gradients_are_views_of_one_buffer_in_the_format_of_their_parameters(memory_format: torch.memory_format):
+    model = TinyNet().to(memory_format=memory_format)
+    reducer = attached("powersgd", model)
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    buffer = reducer.gradient.untyped_storage().data_ptr()
+    assert all(p.grad.untyped_storage().data_ptr() == buffer and p.grad.stride() == p.stride() for p in model.parameters())
+    plain = TinyNet()
+    plain.load_state_dict(model.state_dict())
+    assert reducer.gradient.numel() == sum(p.numel() for p in plain.parameters())
+    before = reducer.gradient.clone()
+    reducer.clear(None)
+    assert before.any()
+    assert not reducer.gradient.any()
+    assert all(not p.grad.any() for p in model.parameters())
+
+
+def test_a_flat_step_is_the_step_of_a_plain_optimizer():
+    torch.manual_seed(0)
+    models = [TinyNet().eval(), TinyNet().eval()]
+    models[1].load_state_dict(models[0].state_dict())
+    flat = Flat(measure_wait=False, world=alone(), watch=Stopwatch(device=torch.device("cpu"), untimed_steps=0))
+    reducers = [Reducer(world=alone(), watch=None), flat]
+    for model, reducer in zip(models, reducers, strict=True):
+        reducer.attach(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for seed in range(3):
+            reducer.clear(optimizer)
+            model(torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(seed))).square().sum().backward()
+            optimizer.step()
+    assert all(torch.equal(one, other) for one, other in zip(*(model.parameters() for model in models), strict=True))
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=100))
+def test_packed_answers_come_back(answers: list[bool]):
+    packed = bits.pack(torch.tensor(answers))
+    assert packed.dtype == torch.uint8
+    assert len(packed) == bits.packed_size(len(answers)) == -(-len(answers) // 8)
+    found = torch.full((len(answers),), -1)
+    for place, plane in bits.planes(packed, len(answers)):
+        found[place] = plane.long()
+    assert found.tolist() == answers
+
+
+@given(st.integers(1, 5), st.integers(1, 40), st.integers(0, 2**30))
+def test_the_vote_is_the_sign_of_the_sum_of_signs(ranks: int, count: int, seed: int):
+    momenta = torch.randn(ranks, count, generator=torch.Generator().manual_seed(seed))
+    out = torch.empty(count)
+    signum.vote(torch.stack([bits.pack(momentum < 0) for momentum in momenta]), out=out)
+    assert torch.equal(out, momenta.sign().sum(0).sign())
+
+
+def test_signum_follows_an_average_of_gradients_that_begins_with_the_first():
+    model = TinyNet()
+    reducer = attached("signum", model, momentum=0.9)
+    first, second = (give(model, seed) for seed in (1, 2) if seed == 1 or reduce(reducer) is None)
+    reduce(reducer)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.grad, (0.9 * first[name] + 0.1 * second[name]).sign())
+
+
+def test_stochastic_binary_numbers_are_right_on_average_and_one_of_two():
+    gradient = torch.tensor([-1.0, -0.5, 0.0, 0.25, 3.0])
+    random = torch.Generator().manual_seed(0)
+    draws = torch.empty(20_000, 5)
+    quantised.decode(quantised.encode(gradient.repeat(20_000), random)[None], out=draws.view(-1))
+    assert set(draws.unique().tolist()) == {-1.0, 3.0}
+    assert draws.mean(0) == pytest.approx(gradient, abs=0.05)  # 3.5 standard errors
+
+
+def test_the_mean_of_several_ranks_binary_numbers_lies_between_their_own_ends():
+    gradients = torch.randn(3, 100, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1.0], [5.0], [20.0]])
+    random = torch.Generator().manual_seed(1)
+    messages = torch.stack([quantised.encode(gradient, random) for gradient in gradients])
+    parts = torch.empty(3, 100)
+    for message, part in zip(messages, parts, strict=True):
+        quantised.decode(message[None], out=part)
+    together = torch.empty(100)
+    quantised.decode(messages, out=together)
+    assert together == pytest.approx(parts.mean(0), abs=1e-5)
+
+
+@given(st.integers(1, 4), st.integers(0, 2**30))
+def test_the_sparse_mean_is_that_of_the_dense_vectors(ranks: int, seed: int):
+    random = torch.Generator().manual_seed(seed)
+    dense, messages = torch.zeros(ranks, 30), []
+    for vector in dense:
+        places = torch.randperm(30, generator=random)[:7].int()
+        values = torch.randn(7, generator=random)
+        vector[places.long()] = values
+        messages.append(torch.cat([places.view(torch.uint8), values.view(torch.uint8)]))
+    out = torch.randn(30)
+    topk.decode(torch.stack(messages), out=out)
+    assert out == pytest.approx(dense.mean(0), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["powersgd", "topk"])
+def test_error_feedback_loses_nothing(name: str):
+    model = TinyNet()
+    reducer = attached(name, model)
+    total_given = total_left = 0
+    for seed in range(5):
+        give(model, seed)
+        total_given = total_given + reducer.gradient
+        reduce(reducer)
+        total_left = total_left + reducer.gradient
+    held = torch.zeros_like(reducer.gradient)
+    held[: len(reducer.error)] = reducer.error
+    assert held.abs().sum() > 1  # it did leave something out
+    assert total_left + held == pytest.approx(total_given, abs=1e-4)
+
+
+def test_topk_sends_the_largest():
+    model = TinyNet()
+    reducer = attached("topk", model, share=0.05)
+    give(model, 0)
+    before = reducer.gradient.clone()
+    reduce(reducer)
+    sent = reducer.gradient != 0
+    assert int(sent.sum()) == int(0.05 * len(before))
+    assert before[sent].abs().min() >= before[~sent].abs().max()
+    assert torch.equal(reducer.gradient[sent], before[sent])
+
+
+def test_powersgd_of_full_rank_leaves_gradients_as_they_are():
+    model = TinyNet()
+    attached_reducer = attached("powersgd", model, rank=100)
+    given = give(model, 0)
+    reduce(attached_reducer)
+    assert all(p.grad == pytest.approx(given[name], abs=1e-4) for name, p in model.named_parameters())
+
+
+def test_powersgd_finds_the_best_approximation_of_a_gradient_that_stays():
+    model = nn.Linear(20, 30, bias=False)
+    reducer = attached("powersgd", model, rank=3)
+    gradient = torch.randn(30, 20, generator=torch.Generator().manual_seed(0))
+    for _ in range(200):
+        model.weight.grad.copy_(gradient)
+        reducer.error.zero_()
+        reduce(reducer)
+    U, S, Vh = torch.linalg.svd(gradient)
+    assert model.weight.grad == pytest.approx((U[:, :3] * S[:3]) @ Vh[:3], abs=1e-3)
+
+
+@given(st.integers(1, 4), st.integers(1, 12), st.integers(1, 5), st.integers(0, 2**30))
+def test_orthogonalised_columns_are_orthonormal(count: int, rows: int, columns: int, seed: int):
+    columns = min(rows, columns)
+    matrices = torch.randn(count, rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    spanned = matrices.clone()
+    orthogonalise(matrices)
+    assert matrices.transpose(1, 2) @ matrices == pytest.approx(torch.eye(columns).expand(count, -1, -1).double(), abs=1e-4)
+    projected = matrices @ (matrices.transpose(1, 2) @ spanned)
+    assert projected == pytest.approx(spanned, abs=1e-4)
+
+
+def test_a_gradient_of_zeros_stays_finite():
+    model = TinyNet()
+    reducer = attached("powersgd", model)
+    reducer.clear(None)
+    reduce(reducer)
+    assert not reducer.gradient.any()
+
+
+@pytest.mark.parametrize(
+    ("hybrid", "rank", "floats"),
+    [(False, 2, 82_132), (False, 4, 154_782), (True, 2, 85_844), (True, 4, 162_206)],
+)
+def test_powersgd_of_resnet18_sends_what_the_authors_count(hybrid: bool, rank: int, floats: int):
+    model = ResNet18(classes=10, width=1.0, stem_norm=False)
+    if hybrid:
+        with torch.no_grad():
+            factorise(model, choose(model, **HYBRID).ranks)
+    reducer = attached("powersgd", model, rank=rank)
+    assert isinstance(reducer, PowerSGD)
+    assert reducer.first.numel() + reducer.second.numel() == floats
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_every_reducer_restores_its_state(name: str):
+    model = TinyNet()
+
+    def go(reducer: Reducer, seeds: range) -> None:
+        for seed in seeds:
+            give(model, seed)
+            reduce(reducer)
+
+    whole = attached(name, model)
+    go(whole, range(4))
+    expected = whole.gradient.clone()
+    first = attached(name, model)
+    go(first, range(2))
+    state = {key: value.clone() if isinstance(value, Tensor) else value for key, value in first.state_dict().items()}
+    second = attached(name, model)
+    second.load_state_dict(state)
+    go(second, range(2, 4))
+    assert torch.equal(second.gradient, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "word"),
+    [
+        ("powersgd", {"rank": 0}, "reducer.rank=0"),
+        ("signum", {"momentum": 1.0}, "reducer.momentum=1.0"),
+        ("topk", {"share": 0.0}, "reducer.share=0.0"),
+        ("ddp", {}, "torchrun"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(name: str, changes: dict, word: str):
+    with pytest.raises(InputError, match=word):
+        attached(name, TinyNet(), **changes)
