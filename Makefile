@@ -5,7 +5,10 @@ INSTALLED := .venv/installed
 # a miniature ResNet-18 on 4,000 embedded images: long enough to learn, short enough to wait for
 DEMO := model=resnet18 profile=smoke epochs=8 warmup_epochs=2 schedule.milestones=[5,7] dataset.train_images=4000
 
-.PHONY: help demo test bench lint format clean
+.PHONY: help demo test bench figure4b-lab lint format clean
+# of figure4b-lab
+HOSTS ?= 2,4
+CAPS ?= 100mbit,300mbit,1gbit
 
 help:  ## this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,8 +24,12 @@ test: $(INSTALLED)  ## all tests; PUFFERFISH_DATA=DIR adds those on real data
 
 bench: $(INSTALLED)  ## speed, as ratios measured in one run, into results/bench/; PUFFERFISH_DATA=DIR holds imagenet_sample
 	$(BIN)/python -m pufferfish_bench.bench.lstm
+	$(BIN)/python -m pufferfish_bench.bench.compression
 	$(BIN)/python -m pufferfish_bench.bench.step
 	$(BIN)/python -m pufferfish_bench.bench.loader "$${PUFFERFISH_DATA:-data}/imagenet_sample/train"
+
+figure4b-lab: $(INSTALLED)  ## the per-epoch breakdown over real, capped links between network namespaces: root, about 40 minutes on two cores
+	$(BIN)/python -m pufferfish_bench.bench.lab --hosts $(HOSTS) --caps $(CAPS)
 
 lint: $(INSTALLED)  ## ruff: faults and format
 	$(BIN)/ruff check .

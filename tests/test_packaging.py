@@ -71,11 +71,11 @@ def test_imports_go_downwards(path: Path):
         assert level(other) > level(module), f"{module} imports {other}"
 
 
-def test_only_main_knows_hydra_and_only_world_and_torchs_engine_know_torch_distributed():
+def test_only_main_knows_hydra_and_only_world_and_those_who_wrap_torchs_engine_know_torch_distributed():
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
         assert not re.search(r"^\s*(import|from) hydra", text, re.MULTILINE) or path.name == "main.py", path
-        assert "torch.distributed" not in text or path.name in ("world.py", "ddp.py"), path
+        assert "torch.distributed" not in text or path.name in ("world.py", "ddp.py", "compression.py"), path
 
 
 def test_the_wheel_carries_the_configs_and_the_papers_numbers_and_runs_without_the_repository(tmp_path: Path):

@@ -1,0 +1,127 @@
+"""What it costs to compress the gradients of ResNet-18, sending left out: PowerSGD against torch's hook, Signum's bits against
+packing them one by one.
+
+python -m pufferfish_bench.bench.compression
+"""
+
+import os
+import statistics
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from pufferfish_bench.bench import interleaved
+from pufferfish_bench.machine import hold_on_to_memory
+from pufferfish_bench.models.resnet import ResNet18
+from pufferfish_bench.reducers import bits
+from pufferfish_bench.reducers.powersgd import PowerSGD
+from pufferfish_bench.report import tables
+from pufferfish_bench.stopwatch import Stopwatch
+from pufferfish_bench.world import alone
+
+RANK, ROUNDS = 2, 15
+FEW = 20_000  # answers, for the packing that looks at each of them
+
+Work = dict[str, Callable[[], Any]]
+
+
+def resnet() -> ResNet18:
+    return ResNet18(classes=10, width=1.0, stem_norm=False)
+
+
+def within_ddp(measure: Callable[[dist.GradBucket], Any]) -> Any:
+    """What `measure` makes of all gradients in one of DDP's buckets; torch lets nobody else make a bucket."""
+    found = []
+
+    def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        found.append(measure(bucket))
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    module = DistributedDataParallel(resnet(), bucket_cap_mb=1000)
+    module.register_comm_hook(None, hook)
+    module(torch.randn(2, 3, 32, 32)).sum().backward()
+    (only,) = found
+    return only
+
+
+def ours() -> Callable[[], Any]:
+    """PowerSGD's reduction of as many gradients, by the flat engine."""
+    model = resnet()
+    watch = Stopwatch(device=torch.device("cpu"), untimed_steps=0)
+    reducer = PowerSGD(rank=RANK, seed=1, measure_wait=False, world=alone(), watch=watch)
+    reducer.attach(model)
+    model(torch.randn(2, 3, 32, 32)).sum().backward()
+    return reducer.reduce
+
+
+def powersgd(bucket: dist.GradBucket) -> dict[str, list[float]]:
+    """Seconds of each way, in turns."""
+
+    def torchs(*, batched: bool) -> Callable[[], Any]:
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=RANK, start_powerSGD_iter=2, batch_tensors_with_same_shape=batched
+        )
+        state.iter = 2  # past its plain steps
+        return lambda: powerSGD_hook.powerSGD_hook(state, bucket).wait()
+
+    work = {"flat engine": ours(), "torch's hook": torchs(batched=False), "torch's hook, shapes batched": torchs(batched=True)}
+    return interleaved.seconds(work, rounds=ROUNDS)
+
+
+def one_by_one(negative: Tensor) -> Tensor:
+    """Eight int8 answers to a byte, looking at each."""
+    packed = torch.zeros(bits.packed_size(len(negative)), dtype=torch.uint8)
+    for place, answer in enumerate(negative.to(torch.int8)):
+        packed[place // bits.BYTE] |= int(answer) << place % bits.BYTE
+    return packed
+
+
+def weighed(negative: Tensor) -> Tensor:
+    """Eight answers to a byte, as a sum of int8 times powers of two along the short dimension."""
+    powers = torch.tensor([1 << place for place in range(bits.BYTE)], dtype=torch.uint8)
+    return (negative.to(torch.uint8).view(-1, bits.BYTE) * powers).sum(1, dtype=torch.uint8)
+
+
+def packing(name: str, answers: Tensor, other: Callable[[Tensor], Tensor]) -> dict[str, list[float]]:
+    work: Work = {f"planes, {len(answers):,} answers": partial(bits.pack, answers), name: partial(other, answers)}
+    return interleaved.seconds(work, rounds=ROUNDS)
+
+
+def main() -> None:
+    hold_on_to_memory()  # as a run does
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    torch.manual_seed(1)
+    gradients = sum(parameter.numel() for parameter in resnet().parameters())
+    signs = torch.randn(gradients) < 0
+    even = signs[: gradients - gradients % bits.BYTE]
+    taken = {
+        f"PowerSGD, rank {RANK}": within_ddp(powersgd),
+        "packing signs": packing("one by one", signs[:FEW], one_by_one),
+        "packing all signs": packing("int8 times powers of two", even, weighed),
+    }
+    dist.destroy_process_group()
+    table = tables.table("work", "way", "ms", "times as long", title=f"{gradients:,} gradients, one process, nothing sent")
+    gains = {}
+    for work, ways in taken.items():
+        first = next(iter(ways.values()))
+        for way, seconds in ways.items():
+            gains[f"{work}: {way}"] = interleaved.ratio(seconds, first)
+            table.add_row(work, way, f"{1000 * statistics.median(seconds):.2f}", f"{gains[f'{work}: {way}']:.2f}")
+    tables.show(table, Console())
+    settings = {"gradients": gradients, "rank": RANK, "rounds": ROUNDS, "few": FEW}
+    interleaved.write(Path("results/bench/compression.json"), {"settings": settings, "seconds": taken, "times_as_long": gains})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The paper's Figure 4 (b) over real, capped links: a short run of every method for each number of hosts and each cap (root).
+
+python -m pufferfish_bench.bench.lab [--hosts 2,4] [--caps 100mbit,300mbit,1gbit] [--steps 5]
+
+A cell that is done is not run again; one that fails is named at the end. The records go to results/lab/, the table and the
+picture to results/figures/, and so does what they predict for other networks.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.netlab import bits_per_second
+from pufferfish_bench.records import EPOCHS, RUN, read_json
+from pufferfish_bench.report import breakdown, whatif
+
+METHODS = {
+    "vanilla": ("method=vanilla",),
+    "pufferfish": ("method=pufferfish",),
+    "powersgd": ("method=powersgd",),
+    "signum": ("method=signum",),
+    "pufferfish+powersgd": ("method=pufferfish", "reducer=powersgd", "reducer.rank=4"),
+}
+# ResNet-18 as it is, on embedded images; without a warm-up, so that every step is one of the method's
+COMMON = (
+    "model=resnet18", "dataset=synthetic_images", "dataset.test_images=10", "epochs=1", "warmup_epochs=0", "batch_size=32",
+    "untimed_steps=1", "measure_wait=true", "schedule.learning_rate=1e-3",
+)  # fmt: skip
+BATCH = 32
+WORK, RECORDS, FIGURES = Path("results/runs/lab"), Path("results/lab"), Path("results/figures")
+CIFAR = "50000"  # images of an epoch, for what the figures scale to
+
+
+def cell(method: str, hosts: int, cap: str, steps: int) -> list[str]:
+    """The words that run one cell."""
+    images = f"dataset.train_images={BATCH * hosts * steps}"
+    words = (*METHODS[method], *COMMON, images, f"run_dir={WORK / name(method, hosts, cap)}")
+    return [sys.executable, "-m", "pufferfish_bench.netlab", "--hosts", str(hosts), "--cap", cap, "--", *words]
+
+
+def name(method: str, hosts: int, cap: str) -> str:
+    return f"{method}-{hosts}hosts-{cap}"
+
+
+def done(folder: Path) -> bool:
+    return (folder / RUN).is_file() and "finished" in read_json(folder / RUN)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Run the lab's cells and draw Figure 4 (b). Needs root.")
+    parser.add_argument("--hosts", default="2,4")
+    parser.add_argument("--caps", default="100mbit,300mbit,1gbit")
+    parser.add_argument("--steps", type=int, default=5, help="of each cell; the first is not timed (default: 5)")
+    given = parser.parse_args(arguments)
+    caps = given.caps.split(",")
+    for cap in caps:
+        bits_per_second(cap)
+    # the largest cap first: what is predicted for others is predicted from there
+    caps.sort(key=bits_per_second, reverse=True)
+    cells = [(method, int(hosts), cap) for hosts in given.hosts.split(",") for cap in caps for method in METHODS]
+    failed = []
+    for number, (method, hosts, cap) in enumerate(cells, start=1):
+        label = name(method, hosts, cap)
+        if not done(RECORDS / label):
+            print(f"cell {number} of {len(cells)}: {label}", flush=True)
+            if subprocess.run(cell(method, hosts, cap, given.steps)).returncode:
+                failed.append(label)
+                continue
+            keep(WORK / label, RECORDS / label)
+    runs = [f"{method}={RECORDS / name(method, hosts, cap)}" for method, hosts, cap in cells]
+    runs = [run for run in runs if done(Path(run.partition("=")[2]))]
+    if runs:
+        breakdown.main([*runs, "--out", str(FIGURES / "figure4b-lab")])
+        whatif.main([*runs, "--samples", CIFAR, "--out", str(FIGURES / "figure4c-whatif")])
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def keep(run: Path, folder: Path) -> None:
+    """The record of a run without its weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (RUN, EPOCHS):
+        shutil.copy(run / file, folder / file)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except InputError as error:
+        sys.exit(f"error: {error}")
