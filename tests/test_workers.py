@@ -14,8 +14,8 @@ import torch
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.world import alone
 from tests import ranks
-from tests.conftest import REPOSITORY, TinyNet
-from tests.test_commands import METHODS, assert_same_run
+from tests.conftest import REPOSITORY, Command, TinyNet
+from tests.test_commands import METHODS, SMALL_TEXT, assert_same_run
 from tests.test_reducers import attached
 
 RANKS = 2
@@ -195,6 +195,18 @@ def test_pufferfish_trains_with_every_reducer_and_with_another_in_the_warmup(tmp
         assert (first["phase"], last["phase"]) == ("warmup", "low_rank")
 
 
+@pytest.mark.parametrize("model", sorted(SMALL_TEXT))
+def test_text_is_learnt_and_judged_by_two_ranks_as_by_one(tmp_path: Path, command: Command, model: str):
+    words = (f"model={model}", *SMALL_TEXT[model], "epochs=2")
+    done = together(tmp_path, "pufferfish_bench", *words, "batch_size=4", "run_dir=two")
+    assert done.returncode == 0, done.stderr
+    alone = command(*words, "batch_size=8", "run_dir=one")
+    assert alone.returncode == 0, alone.stderr
+    two, one = (read_json(tmp_path / name / RUN)["summary"] for name in ("two", "one"))
+    assert two.keys() == one.keys()  # perplexity on test, BLEU
+    assert two["val_ppl"] == pytest.approx(one["val_ppl"], rel=0.05)  # ranks weigh alike, whatever the words in their parts
+
+
 def start(folder: Path, *words: str) -> subprocess.Popen:
     return subprocess.Popen(
         [*TORCHRUN, "-m", "pufferfish_bench", *words], cwd=folder, env=environment(), stdout=subprocess.PIPE,
@@ -261,7 +273,7 @@ def test_a_signal_stops_all_ranks_at_one_step_and_a_resume_makes_the_run_whole(t
     assert_same_run(tmp_path / "run", whole)
 
 
-def test_a_finished_run_says_so_and_another_number_of_ranks_is_another_run(tmp_path: Path, whole: Path, command):
+def test_a_finished_run_says_so_and_another_number_of_ranks_is_another_run(tmp_path: Path, whole: Path, command: Command):
     words = ("method=powersgd", *LONG, f"run_dir={whole}")
     again = together(tmp_path, "pufferfish_bench", *words)
     assert again.returncode == 0, again.stderr

@@ -52,7 +52,7 @@ class Task:
         raise NotImplementedError
 
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
-        """The figures of a model on data it was not trained on."""
+        """The figures of a model on data it was not trained on, of which each rank may look at a part; the same on all."""
         raise NotImplementedError
 
     def training_figures(self, mean_loss: float) -> dict[str, float]:
@@ -60,7 +60,7 @@ class Task:
         return {}
 
     def conclude(self, model: nn.Module) -> Conclusion:
-        """What there is to say of the finished model, beyond the figures of its last epoch."""
+        """What there is to say of the finished model, beyond the figures of its last epoch; asked on all ranks."""
         return Conclusion()
 
     def state_dict(self) -> dict[str, Any]:

@@ -262,6 +262,8 @@ class Complaints(logging.Handler):
     """What the package has to say, as sentences on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if RANK and record.levelno < logging.WARNING:
+            return  # rank 0 says it
         complain(f"{'warning: ' if record.levelno >= logging.WARNING else ''}{record.getMessage()}")
 
 

@@ -81,9 +81,8 @@ class Trainer:
                 if saved is None or index >= saved["phase"]:
                     self.train_phase(run)
             self.agree(run, "at the end")
-            if world.rank == 0:
-                with torch.no_grad(), self.precision.autocast():
-                    run.conclusion = run.task.conclude(run.model.eval())
+            with torch.no_grad(), self.precision.autocast():
+                run.conclusion = run.task.conclude(run.model.eval())
             self.tell("run_ended", run)
             world.barrier()
         finally:

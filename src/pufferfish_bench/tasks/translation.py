@@ -147,8 +147,11 @@ class Translation(Task):
         return Conclusion(figures | {"bleu": str(measure.get_signature())}, files)
 
     def translate(self, model: nn.Module, sentences: list[Tensor]) -> list[str]:
+        """The translations of all sentences, on all ranks, each of which has made a part of them."""
+        mine = shards.of_tests(len(sentences), rank=self.world.rank, size=self.world.size)
         found = decoding.translate(
-            model, [sentence.to(self.world.device) for sentence in sentences], padding=PAD, start=START, end=END,
+            model, [sentences[number].to(self.world.device) for number in mine], padding=PAD, start=START, end=END,
             batch_size=self.test_batch_size, **self.search,
         )  # fmt: skip
-        return [detokenised(spoken(numbers, self.corpus.vocabulary)) for numbers in found]
+        said = [detokenised(spoken(numbers, self.corpus.vocabulary)) for numbers in found]
+        return [line for part in self.world.gather(said) for line in part]
