@@ -14,7 +14,7 @@ cd "$SLURM_SUBMIT_DIR"  # this file itself was copied away by sbatch
 PATH=$PWD/.venv/bin:$PATH
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 port=$((20000 + SLURM_JOB_ID % 10000))  # another one for each job on a shared node
-srun torchrun \
+srun torchrun --shutdown-timeout 110 \
   --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${PROCESSES:-auto}" \
   --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "${nodes[0]}:$port" \
   -m pufferfish_bench "$@"

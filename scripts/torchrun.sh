@@ -14,4 +14,4 @@ if [ "${NODES:-1}" -gt 1 ]; then
     --master-addr "${MASTER:?is the address of machine 0}" --master-port "${PORT:-29500}"
   )
 fi
-exec torchrun "${nodes[@]}" --nproc-per-node "${PROCESSES:-auto}" -m pufferfish_bench "$@"
+exec torchrun --shutdown-timeout 110 "${nodes[@]}" --nproc-per-node "${PROCESSES:-auto}" -m pufferfish_bench "$@"

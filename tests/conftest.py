@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import hypothesis
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pufferfish_bench import main
+from pufferfish_bench import main, triggers
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.tasks.memory import in_memory
 from pufferfish_bench.world import alone
@@ -100,6 +101,10 @@ class TinyNet(nn.Module):
 
 
 TINY_LAYERS = {"keep": ["conv1", "fc2"], "first": None, "rank_ratio": 0.5, "ranks": {}}
+PUFFERFISH = {
+    "layers": TINY_LAYERS, "trigger": partial(triggers.fixed_epoch, epoch=100), "ranks": "ratio", "prune_ratio": 0.3, "masks": 3,
+    "warmup_reducer": None,
+}  # fmt: skip
 
 
 def tiny_task(*, seed: int = 1, images: int = 50, batch_size: int = 8) -> Images:

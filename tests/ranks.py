@@ -3,6 +3,8 @@
 Each experiment is a function of the world; it returns tensors and plain data for test_workers.py to judge.
 """
 
+import contextlib
+import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +15,12 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from pufferfish_bench import network, optimizers, schedules
+from pufferfish_bench import optimizers, schedules
 from pufferfish_bench.checkpoints import Checkpoints, fingerprint
 from pufferfish_bench.core import Method, Observer, Reducer, Run
 from pufferfish_bench.main import build
+from pufferfish_bench.methods.eb_train import EBTrain
+from pufferfish_bench.methods.lth import LTH
 from pufferfish_bench.methods.pufferfish import Pufferfish
 from pufferfish_bench.observers import Recorder
 from pufferfish_bench.precision import FullPrecision
@@ -25,7 +29,7 @@ from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.tasks.memory import in_memory
 from pufferfish_bench.trainer import Stopped, Trainer
 from pufferfish_bench.world import World, join
-from tests.conftest import REPOSITORY, TINY_LAYERS, TinyNet
+from tests.conftest import PUFFERFISH, REPOSITORY, TinyNet
 
 REDUCERS = sorted(path.stem for path in (REPOSITORY / "conf" / "reducer").glob("*.yaml"))
 BATCH = 8  # of all ranks together
@@ -136,7 +140,7 @@ def resumed(world: World, folder: Path) -> dict[str, Any]:
             continue
 
         def go(folder: Path, stop_after: int | None = None, name: str = name) -> str | None:
-            method = Pufferfish(warmup_epochs=1, start="svd", momentum="fresh", layers=TINY_LAYERS, warmup_reducer=None)
+            method = Pufferfish(warmup_epochs=1, start="svd", momentum="fresh", **PUFFERFISH)
             try:
                 run = train(world, folder, reducer=reducer_named(name), method=method, stop_after=stop_after)
             except Stopped:
@@ -148,6 +152,23 @@ def resumed(world: World, folder: Path) -> dict[str, Any]:
             assert go(folder / f"{name}-{steps}", steps if world.rank == world.size - 1 else None) is None
             hashes.append(go(folder / f"{name}-{steps}"))
         found[name] = hashes
+    return found
+
+
+def pruned(world: World, folder: Path) -> dict[str, Any]:
+    """For each pruning method: the hash of an uninterrupted run and of one that rank 1 stopped, and the parameters left."""
+    methods = {
+        "eb_train": partial(EBTrain, prune_ratio=0.5, penalty=0.01, masks=2, distance=1.1, search_epochs=2, reinit=False),
+        "lth": partial(LTH, prune_share=0.3, rewind_steps=2, levels=1, sparsity=None, layers={}),
+    }
+    found = {}
+    for name, method in methods.items():
+        whole = train(world, folder / f"{name}-whole", reducer=reducer_named("allreduce"), method=method())
+        with contextlib.suppress(Stopped):
+            stop = 17 if world.rank == world.size - 1 else None
+            train(world, folder / name, reducer=reducer_named("allreduce"), method=method(), stop_after=stop)
+        again = train(world, folder / name, reducer=reducer_named("allreduce"), method=method())
+        found[name] = [fingerprint(whole.model), fingerprint(again.model)]
     return found
 
 
@@ -166,15 +187,41 @@ def disagreement(world: World, folder: Path) -> str:
     return "nothing"
 
 
+def silent_stop(world: World, folder: Path) -> list[str]:
+    """Where ranks that do not communicate stop when one of them wishes it."""
+    place = folder / "silent"
+    try:
+        train(world, place, reducer=reducer_named("none"), stop_after=2 if world.rank == 0 else None)
+    except Stopped:
+        own = place / "checkpoints" / (f"rank{world.rank}" if world.rank else "")
+        return sorted(path.name for path in own.glob("*.pt"))[-1:]
+    return []
+
+
+def unequal(world: World, folder: Path) -> str:
+    """What is said when a rank has lost its checkpoints."""
+    place = folder / "unequal"
+    with contextlib.suppress(Stopped):
+        train(world, place, reducer=reducer_named("allreduce"), stop_after=3)
+    if world.rank == 1:
+        shutil.rmtree(place / "checkpoints" / "rank1")
+    world.barrier()
+    try:
+        train(world, place, reducer=reducer_named("allreduce"))
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
 def freed(world: World, folder: Path) -> dict[str, Any]:
     """Bytes of the parameters that are alive in a phase, under DDP."""
     import gc
 
     class Weigh(Method):
-        def plan(self, epochs: int) -> list:
+        def plan(self, epochs: int, model: nn.Module) -> list:
             return Pufferfish(
-                warmup_epochs=1, start="svd", momentum="fresh", layers=TINY_LAYERS, warmup_reducer=None
-            ).plan(epochs)  # fmt: skip
+                warmup_epochs=1, start="svd", momentum="fresh", **PUFFERFISH
+            ).plan(epochs, model)  # fmt: skip
 
         def after_step(self, run: Run) -> None:
             gc.collect()
@@ -188,11 +235,7 @@ def freed(world: World, folder: Path) -> dict[str, Any]:
     return {"before": before, "alive": weighed, "low_rank": sum(p.nbytes for p in run.model.parameters())}
 
 
-def measured(world: World, folder: Path) -> dict[str, Any]:
-    return network.measure(world)
-
-
-EXPERIMENTS = (one_reduction, joined_batches, resumed, disagreement, freed)
+EXPERIMENTS = (one_reduction, joined_batches, resumed, pruned, disagreement, silent_stop, unequal, freed)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

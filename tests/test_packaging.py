@@ -26,6 +26,8 @@ LAYERS = [
     {
         "core",
         "low_rank",
+        "pruning",
+        "channels",
         "models",
         "checkpoints",
         "counting",
@@ -38,7 +40,7 @@ LAYERS = [
         "network",
         "namespaces",
     },
-    {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent"},
+    {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers"},
     {"world"},
     {"errors"},
 ]

@@ -240,6 +240,30 @@ def test_every_reducer_restores_its_state(name: str):
     assert torch.equal(second.gradient, expected)
 
 
+def test_signum_refuses_an_optimizer_with_momentum_and_clipping():
+    reducer = reducer_named("signum")(world=alone(), watch=None)
+    parameters = [nn.Parameter(torch.zeros(1))]
+    reducer.check(torch.optim.SGD(parameters, lr=0.1), None)
+    for optimizer in (torch.optim.SGD(parameters, lr=0.1, momentum=0.9), torch.optim.Adam(parameters)):
+        with pytest.raises(InputError, match="momentum of its own"):
+            reducer.check(optimizer, None)
+    with pytest.raises(InputError, match=r"clip_norm=0\.25"):
+        reducer.check(torch.optim.SGD(parameters, lr=0.1), 0.25)
+
+
+def test_an_infinite_gradient_is_why_scaled_ones_are_refused():
+    """What the scaler of mixed precision counts on, that a skipped step leaves no trace, does not hold with error feedback."""
+    model = TinyNet()
+    reducer = attached("powersgd", model)
+    give(model, 0)
+    reducer.gradient[0] = torch.inf
+    reduce(reducer)
+    give(model, 1)
+    reduce(reducer)
+    assert not reducer.gradient.isfinite().all()
+    assert not reducer.takes_scaled
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "word"),
     [

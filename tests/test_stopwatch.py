@@ -68,3 +68,13 @@ def test_timing_draws_no_randomness():
         pass
     watch.take()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_stretches_of_a_section_can_be_told_apart_and_all_still_adds_up():
+    watch = Stopwatch(device=CPU, untimed_steps=0, clock=map(float, itertools.count()).__next__)
+    with watch.step():  # 0
+        with watch("backward"):  # 1
+            first, second, third = watch.mark(), watch.mark(), watch.mark()  # 2, 3, 4
+        watch.reassign("communicate", [(first, second), (third, None)])  # the section ended at 5
+    seconds, _ = watch.take()
+    assert seconds == {"backward": 2.0, "communicate": 2.0, "other": 2.0}

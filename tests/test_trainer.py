@@ -22,16 +22,16 @@ from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.trainer import Stopped, Trainer
 from pufferfish_bench.world import alone
-from tests.conftest import TINY_LAYERS, TinyNet, tiny_task
+from tests.conftest import PUFFERFISH, TinyNet, tiny_task
 
 EPOCHS_TRAINED, STEPS = 4, 7  # 50 images in batches of 8
 MEASURED = ("seconds", "evaluation", "peak_memory", "timed_steps")  # columns that no two runs have in common
 
 METHODS = {
     "vanilla": Method,
-    "pufferfish": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="fresh", layers=TINY_LAYERS, warmup_reducer=None),
-    "carry": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="carry", layers=TINY_LAYERS, warmup_reducer=None),
-    "hybrid": partial(Pufferfish, warmup_epochs=0, start="random", momentum="fresh", layers=TINY_LAYERS, warmup_reducer=None),
+    "pufferfish": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="fresh", **PUFFERFISH),
+    "carry": partial(Pufferfish, warmup_epochs=2, start="svd", momentum="carry", **PUFFERFISH),
+    "hybrid": partial(Pufferfish, warmup_epochs=0, start="random", momentum="fresh", **PUFFERFISH),
 }
 
 
@@ -287,7 +287,7 @@ def test_a_non_finite_loss_names_the_step_and_keeps_the_last_good_checkpoint(tmp
 
 def test_a_phase_can_end_early_and_that_too_survives_a_stop(tmp_path: Path):
     class Early(Method):
-        def plan(self, epochs: int) -> list[Phase]:
+        def plan(self, epochs: int, model: nn.Module) -> list[Phase]:
             return [Phase("search", range(epochs), until=lambda run: run.epoch >= 2), Phase("rest", range(epochs))]
 
     whole = train(tmp_path / "whole", Early())

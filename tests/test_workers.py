@@ -147,6 +147,12 @@ def test_a_run_that_one_rank_stops_is_resumed_to_the_same_bits_by_every_reducer(
         assert len(set(hashes)) == 1, name
 
 
+def test_pruning_runs_of_two_ranks_resume_to_the_same_bits(found):
+    assert found[0]["pruned"] == found[1]["pruned"]
+    for name, hashes in found[0]["pruned"].items():
+        assert len(set(hashes)) == 1, name
+
+
 def test_a_rank_with_other_weights_is_named(found):
     assert all("the weights of rank 1 are not those of rank 0" in rank["disagreement"] for rank in found)
 
@@ -169,10 +175,32 @@ def test_the_sections_of_all_ranks_add_up_and_lie_between_the_extremes(folder: P
         assert row["bytes_sent"] == row["steps"] * sum(size for _, size in row["messages"])
 
 
-def test_what_ddp_sends_is_a_part_of_the_backward_pass_that_it_tells_apart(folder: Path):
-    row = read_rows(folder / "ddp-whole" / EPOCHS)[-1]
-    assert row["seconds_communicate"] > 0
-    assert sum(size for _, size in row["messages"]) == 4 * row["parameters"]
+@pytest.mark.parametrize(("name", "size"), [("ddp", 4), ("ddp_fp16", 2), ("ddp_bf16", 2)])
+def test_what_ddp_sends_is_every_gradient_once(folder: Path, name: str, size: int):
+    for row in read_rows(folder / f"{name}-whole" / EPOCHS):
+        assert sum(sent for _, sent in row["messages"]) == size * row["parameters"]
+        assert row["seconds_communicate"] > 0
+
+
+def test_torchs_powersgd_sends_what_it_cannot_compress_then_two_thin_matrices(folder: Path):
+    row = read_rows(folder / "ddp_powersgd-whole" / EPOCHS)[0]
+    shapes = [(len(p), p[0].numel()) for p in TinyNet().parameters() if p.ndim > 1]
+    compressed = [(rows, columns) for rows, columns in shapes if 2 * 2 * (rows + columns) < rows * columns]  # torch's own rule
+    sizes = [sent for _, sent in row["messages"]]
+    assert len(sizes) == 3  # one bucket
+    assert sizes[1:] == [4 * 2 * sum(rows for rows, _ in compressed), 4 * 2 * sum(columns for _, columns in compressed)]
+    left = row["parameters"] - sum(rows * columns for rows, columns in compressed)
+    assert sizes[0] == 4 * left
+
+
+def test_ranks_that_go_their_own_ways_stop_together_where_an_epoch_ends(found):
+    assert all(rank["silent_stop"] == ["epoch00001-step0000000.pt"] for rank in found)
+
+
+def test_checkpoints_that_not_all_ranks_have_are_told_and_nothing_is_thrown_away(found):
+    for rank in found:
+        assert "no checkpoint" in rank["unequal"]
+        assert "none for rank 1" in rank["unequal"]
 
 
 def test_every_method_trains_in_two_ranks(tmp_path: Path):
@@ -184,7 +212,7 @@ def test_every_method_trains_in_two_ranks(tmp_path: Path):
 
 
 def test_pufferfish_trains_with_every_reducer_and_with_another_in_the_warmup(tmp_path: Path):
-    words = ("--multirun", "method=pufferfish", *TINY, "run_root=runs", "method.warmup_reducer=powersgd")
+    words = ("--multirun", "method=pufferfish", *TINY, "run_root=runs", "method.warmup_reducer=powersgd", "optimizer.momentum=0")
     done = together(tmp_path, "pufferfish_bench", *words, f"reducer={','.join(ranks.REDUCERS)}")
     assert done.returncode == 0, done.stderr
     folders = [path.parent for path in (tmp_path / "runs").glob(f"*/{RUN}")]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pufferfish_bench.errors import InputError
 from pufferfish_bench.world import World
 
 log = logging.getLogger(__name__)
@@ -58,11 +59,22 @@ class Checkpoints:
                 aside = path.rename(path.with_suffix(".damaged"))
                 before = "falling back on the one before it" if self.paths() else "there is none before it: starting anew"
                 log.warning(f"{damage} (now {aside.name}); {before}")
-        common = set.intersection(*map(set, self.world.gather(list(whole))))
-        if not common:
+        everywhere = self.world.gather(list(whole))
+        if not any(everywhere):
             return None
-        newest = whole[max(common)]
-        return self.world.share(newest["shared"]) | newest["local"]
+        common = set.intersection(*map(set, everywhere))
+        if not common:
+            without = [rank for rank, names in enumerate(everywhere) if not names]
+            raise InputError(
+                f"no checkpoint in {self.directory} is there for all ranks"
+                + (f" (none for rank {', '.join(map(str, without))})" if without else "")
+                + "; bring the missing ones, or remove the checkpoints of all ranks to start anew"
+            )
+        newest = max(common)
+        for path in self.paths():  # of a step that not all ranks have saved, and that is about to be trained again
+            if path.name > newest:
+                path.unlink()
+        return self.world.share(whole[newest]["shared"]) | whole[newest]["local"]
 
 
 class HashingWriter(io.RawIOBase):

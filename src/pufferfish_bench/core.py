@@ -77,9 +77,15 @@ Message = tuple[str, int]  # a collective, and the bytes that it was given by ea
 class Reducer:
     """Turns the gradients of all ranks into their mean, in place. The base class is one process: there is nothing to send."""
 
+    in_step = True  # a step waits for all ranks
+    takes_scaled = True  # gradients that are too large by a factor, and infinite now and then
+
     def __init__(self, *, world: World, watch: Stopwatch):
         self.world = world
         self.watch = watch
+
+    def check(self, optimizer: Optimizer, clip_norm: float | None) -> None:
+        """Refuse what cannot work together, before anything is trained."""
 
     def attach(self, model: nn.Module) -> nn.Module:
         """The module to call in the forward pass."""
@@ -134,13 +140,14 @@ class Phase:
     enter: Surgery | None = None
     until: Callable[[Run], bool] | None = None  # ends the phase early; reads only what is the same on all ranks
     reducer: Callable[..., Reducer] | None = None  # another one than the run's
+    restart: bool = False  # the learning rate is that of a run which begins here
 
 
 class Method:
     """A way to train. The base class is plain training; a method overrides what it does differently."""
 
-    def plan(self, epochs: int) -> list[Phase]:
-        """The phases of a run of `epochs` epochs, in order."""
+    def plan(self, epochs: int, model: nn.Module) -> list[Phase]:
+        """The phases, in order, in which `model` is trained when the settings say so many epochs."""
         return [Phase("train", range(epochs))]
 
     def check(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -152,7 +159,12 @@ class Method:
     def after_step(self, run: Run) -> None:
         """The optimizer has moved the parameters."""
 
+    def figures(self, run: Run) -> dict[str, float]:
+        """What the record should know of the epoch that has just been trained, if anything."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
+        """What is the same on all ranks and has to be restored, if anything."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -228,6 +240,11 @@ class Run:
     @property
     def epochs(self) -> int:
         return self.plan[-1].epochs.stop
+
+    @property
+    def last_step(self) -> bool:
+        """Whether the present step is the last of its epoch."""
+        return self.step + 1 == self.task.steps(self.epoch)
 
 
 class Observer:

@@ -141,6 +141,20 @@ def thin(layer: Layer, rank: int) -> FactoredLayer:
     return factored.to(memory_format=torch.channels_last) if channels_last else factored
 
 
+def stable_rank(layer: Layer) -> float:
+    """The squared Frobenius norm of a layer's matrix over its squared spectral norm: how many directions it really uses.
+
+    Of an LSTM layer, the mean over its gates' matrices.
+    """
+    matrices = gate_matrices(layer).values() if isinstance(layer, LSTM) else [layer.weight.detach().flatten(1)]
+    ranks = []
+    for matrix in matrices:
+        tall = matrix.float() if len(matrix) <= matrix.shape[1] else matrix.float().t()
+        largest = torch.linalg.eigvalsh(tall @ tall.t())[-1]
+        ranks.append(float(tall.square().sum() / largest) if largest > 0 else 1.0)
+    return sum(ranks) / len(ranks)
+
+
 def truncated(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
     """The best factors u (rank, in), v (out, rank) of a matrix by SVD, and the share of its energy they keep."""
     matrix = weight.detach().flatten(1).to(torch.promote_types(weight.dtype, torch.float32))

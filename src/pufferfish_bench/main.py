@@ -25,7 +25,7 @@ from rich.console import Console
 from pufferfish_bench import run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, closing, read_json
-from pufferfish_bench.settings import Settings, check, conditions, fully_low_rank, identity, settings_of, together
+from pufferfish_bench.settings import Settings, check, conditions, config_dir, fully_low_rank, identity, settings_of, together
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
@@ -45,12 +45,6 @@ console = Console(quiet=RANK > 0)
 complaints = Console(stderr=True)
 
 
-def config_dir() -> str:
-    """conf/ inside the installed package, or at the top of the repository in an editable install."""
-    inside = Path(__file__).parent / "conf"
-    return str(inside if inside.is_dir() else Path(__file__).parents[2] / "conf")
-
-
 @contextlib.contextmanager
 def spoken_errors() -> Iterator[None]:
     """What the user can mend becomes a sentence and exit code 2. PUFFERFISH_TRACEBACK=1 shows the traceback."""
@@ -67,6 +61,13 @@ def spoken_errors() -> Iterator[None]:
         if sentence is None or os.environ.get("PUFFERFISH_TRACEBACK") == "1":
             raise
         complain(f"error: {sentence}")
+        sys.exit(2)
+    except RuntimeError as error:
+        world = sys.modules.get("pufferfish_bench.world")
+        if not world or not world.lost(error) or os.environ.get("PUFFERFISH_TRACEBACK") == "1":
+            raise
+        reason = str(error).splitlines()[0]
+        complain(f"error: another rank is gone ({reason}); the same command goes on from the last checkpoint")
         sys.exit(2)
 
 
@@ -119,8 +120,11 @@ def train(config: DictConfig) -> None:
     for group, trial in {
         "schedule": lambda: math.sqrt(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0))),  # a number, not negative
         "optimizer": lambda: optimizer(model),
-        "reducer": lambda: reducer(world=world, watch=None),
-        "method": lambda: (method.plan(config.epochs), method.check(model, optimizer(model))),
+        "reducer": lambda: [
+            check_reducer(make(world=world, watch=None), optimizer(model), config, precision)
+            for make in (reducer, *(phase.reducer for phase in method.plan(config.epochs, model) if phase.reducer))
+        ],
+        "method": lambda: (method.plan(config.epochs, model), method.check(model, optimizer(model))),
     }.items():
         refuse_nonsense(group, trial)
     task = build(config.dataset, world=world)  # may take its time, so it comes last
@@ -161,12 +165,6 @@ def train(config: DictConfig) -> None:
         except Stopped:
             console.print("stopped; a checkpoint is written, and the same command goes on from here", highlight=False)
             sys.exit(128 + (interrupts.received or signal.SIGTERM))  # another rank may have been asked
-        except RuntimeError as error:
-            if not worlds.lost(error):
-                raise
-            raise InputError(
-                f"another rank is gone ({str(error).splitlines()[0]}); the same command goes on from the last checkpoint"
-            ) from error
     show_summary(directory)
 
 
@@ -176,6 +174,9 @@ def describe_model(config: DictConfig) -> None:
     """Print the layers and totals of a model, full-rank, hybrid and low-rank."""
     from pufferfish_bench.report import describe
 
+    if config.run is not None:
+        describe.show_run(Path(config.run), console)
+        return
     settings = OmegaConf.to_container(config, resolve=True)
     overrides = HydraConfig.get().overrides.task
     changes = [override for override in overrides if override.split("=")[0] not in ("model", "profile", "json")]
@@ -217,6 +218,12 @@ def name_reducer(config: DictConfig) -> None:
         config.method.warmup_reducer = chosen
 
 
+def check_reducer(reducer: Any, optimizer: Any, config: DictConfig, precision: Any) -> None:
+    reducer.check(optimizer, config.clip_norm)
+    if precision.scales and not reducer.takes_scaled:
+        raise InputError("precision=amp scales the gradients on a GPU, which this reducer cannot follow; use precision=fp32")
+
+
 def refuse_nonsense(group: str, trial: Callable[[], Any]) -> None:
     """Try a part that a config group has set up: a wrong value shows now and not after hours of training."""
     try:
@@ -228,7 +235,9 @@ def refuse_nonsense(group: str, trial: Callable[[], Any]) -> None:
 
 
 def show_summary(directory: Path) -> None:
-    """The closing words of a finished run."""
+    """The closing words of a finished run; other ranks may not see its files."""
+    if RANK:
+        return
     console.print(closing(read_json(directory / RUN)["summary"], directory), highlight=False, soft_wrap=True)
 
 

@@ -11,7 +11,7 @@ from pufferfish_bench import records
 from pufferfish_bench.core import Observer, Run
 from pufferfish_bench.records import EPOCHS, RUN, Row
 
-CONDITIONS = ("commit", "dirty", "versions", "hardware", "data", "world_size")
+CONDITIONS = ("commit", "dirty", "versions", "hardware", "data", "world_size", "network")
 
 
 class Recorder(Observer):
@@ -112,6 +112,7 @@ class Terminal(Observer):
             self.say(
                 f"phase {run.phase.name}: {len(layers)} layers changed in {operation['seconds']:.2f} s; "
                 f"{run.parameters:,} parameters, {run.macs:,} MACs"
+                + (f", {operation['nonzero_parameters']:,} not zero" if "nonzero_parameters" in operation else "")
             )
             for layer, reason in operation.get("left", {}).items():
                 self.say(f"  left alone: {layer}: {reason}")

@@ -27,6 +27,7 @@ LIMIT = "ONEDNN_MAX_CPU_ISA"
 class FullPrecision:
     """float32 throughout."""
 
+    scales = False  # the loss, and with it the gradients that a reducer sees
     remedy = ""  # what else to try when the loss is not finite
     arithmetic_began = False  # in this process, which may train several runs
 
@@ -64,7 +65,8 @@ class MixedPrecision(FullPrecision):
         super().prepare(device)
         self.device = device
         self.dtype = torch.float16 if device.type == "cuda" else torch.bfloat16
-        self.scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")
+        self.scales = device.type == "cuda"
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.scales)
 
     def autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self.dtype)

@@ -69,6 +69,7 @@ def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
         "best_epoch": best["epoch"],
         "loss": last["loss"],
         "parameters": last["parameters"],
+        **({"nonzero_parameters": last["nonzero_parameters"]} if "nonzero_parameters" in last else {}),
         "macs": last["macs"],
         "epochs": len(rows),
         "seconds": sum(row["seconds"] for row in rows),

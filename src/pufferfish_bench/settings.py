@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
@@ -52,6 +53,12 @@ class Settings:
     run_root: str = MISSING
     run_dir: str = MISSING
     checkpoint_every: int = MISSING
+
+
+def config_dir() -> str:
+    """conf/ inside the installed package, or at the top of the repository in an editable install."""
+    inside = Path(__file__).parent / "conf"
+    return str(inside if inside.is_dir() else Path(__file__).parents[2] / "conf")
 
 
 def settings_of(config: DictConfig) -> dict[str, Any]:

@@ -59,10 +59,13 @@ class Stopwatch:
             self.marks.append((section, start, self.mark()))
             self.open = None
 
-    def reassign(self, section: str, mark: Any) -> None:
-        """What of the last section came after `mark` belongs to `section`."""
+    def reassign(self, section: str, stretches: Sequence[tuple[Any, Any]]) -> None:
+        """These stretches of the last section, from mark to mark (None: to its end), belong to `section`."""
         name, start, end = self.marks.pop()
-        self.marks += [(name, start, mark), (section, mark, end)]
+        for first, last in stretches:
+            self.marks += [(name, start, first), (section, first, end if last is None else last)]
+            start = end if last is None else last
+        self.marks.append((name, start, end))
 
     def take(self) -> tuple[dict[str, float], int]:
         """Seconds per section and the number of timed steps since the last call; the sections add up to all steps."""

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from pufferfish_bench import counting, machine
 from pufferfish_bench.checkpoints import Checkpoints, fingerprint
-from pufferfish_bench.core import Method, Observer, Reducer, Run, Tally, Task
+from pufferfish_bench.core import Method, Observer, Operation, Reducer, Run, Tally, Task
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.precision import FullPrecision
 from pufferfish_bench.schedules import Clock
@@ -50,7 +50,7 @@ class Trainer:
         stop_requested: Callable[[], bool],
     ):
         self.method = method
-        self.plan = method.plan(epochs)
+        self.epochs = epochs
         self.seed = seed
         self.sample = sample  # one sample as the model takes it, for counting
         self.optimizer = optimizer
@@ -68,14 +68,14 @@ class Trainer:
     def fit(self, *, world: World, task: Task, model: nn.Module) -> Run:
         """Train to the end of the plan, from the newest checkpoint if there is one."""
         watch = Stopwatch(device=world.device, untimed_steps=self.untimed_steps)
-        run = Run(world=world, task=task, model=model, watch=watch, plan=self.plan)
+        run = Run(world=world, task=task, model=model, watch=watch, plan=self.method.plan(self.epochs, model))
         self.agree(run, "after the model was built: are the settings and the code the same everywhere?")
         saved = self.checkpoints.load()
         if saved:
             run.epoch, run.step = saved["epoch"], saved["step"]
         try:
             self.tell("run_started", run)
-            for index in range(len(self.plan)):
+            for index in range(len(run.plan)):
                 run.phase_index = index
                 self.enter_phase(run, saved)
                 if saved is None or index >= saved["phase"]:
@@ -96,7 +96,7 @@ class Trainer:
             run.phase_start = run.epoch
             self.seed_all(run, moment="phase")
             carried = self.operate(run)
-            run.optimizer = run.reducer = run.module = None  # they hold on to parameters that are gone
+            self.let_go(run)
             self.begin(run)
             self.carry(run, carried)
             return
@@ -105,15 +105,38 @@ class Trainer:
             self.begin(run)
             self.restore(run, saved)
 
+    def let_go(self, run: Run) -> None:
+        """Nothing holds on to parameters that are gone, or to the buffers of their gradients."""
+        run.optimizer = run.reducer = run.module = None
+        run.model.zero_grad(set_to_none=True)
+
     def train_phase(self, run: Run) -> None:
         self.tell("phase_started", run)
-        while run.epoch < run.phase.epochs.stop and not (run.phase.until and run.phase.until(run)):
+        while run.epoch < run.phase.epochs.stop and not self.ended_early(run):
             row = self.train_epoch(run)
             self.tell("epoch_ended", run, row)
             if run.epoch % self.checkpoint_every == 0:
                 self.save(run)
         if run.epoch % self.checkpoint_every:
             self.save(run)  # a phase ends with a checkpoint
+
+    def time_to_stop(self, run: Run, steps: int) -> bool:
+        """Whether to stop after this step, on all ranks; asked only where no rank can be two questions ahead of another."""
+        wish = self.stop_requested()
+        if run.world.size == 1:
+            return wish
+        if run.step != steps:
+            if not run.reducer.in_step:
+                return False
+            if run.world.device.type == "cuda":  # its host runs ahead of it
+                if run.step % CHECK_EVERY:
+                    return False
+                run.world.synchronise()
+        return run.world.all_stop(wish)
+
+    def ended_early(self, run: Run) -> bool:
+        """Asked between epochs: one that was stopped before its evaluation is not yet over."""
+        return run.step == 0 and run.phase.until is not None and run.phase.until(run)
 
     def train_epoch(self, run: Run) -> dict[str, Any]:
         """Train one epoch, or what is left of it; return its row of the record."""
@@ -127,7 +150,7 @@ class Trainer:
                     self.train_step(run, batches, steps)
                 run.step += 1
                 self.tell("step_ended", run)
-                stop = run.world.all_stop(self.stop_requested())
+                stop = self.time_to_stop(run, steps)
                 if run.world.device.type == "cpu" or stop or run.step % CHECK_EVERY == 0 or run.step == steps:
                     self.check_loss(run)
                 if stop:
@@ -146,6 +169,7 @@ class Trainer:
             "loss": loss,
             **run.task.training_figures(loss),
             **metrics,
+            **self.method.figures(run),
             "learning_rate": run.learning_rate,
             "bytes_sent": run.tally.bytes_sent,
             "messages": run.tally.messages,
@@ -166,7 +190,9 @@ class Trainer:
     def train_step(self, run: Run, batches: Any, steps: int) -> None:
         """One step, as in the paper's algorithm box."""
         watch = run.watch
-        run.learning_rate = self.schedule(Clock(run.epoch, run.step, steps, run.phase_start, run.history))
+        start = run.phase_start if run.phase.restart else 0
+        clock = Clock(run.epoch - start, run.step, steps, run.phase_start - start, run.history[start:])
+        run.learning_rate = self.schedule(clock)
         for group in run.optimizer.param_groups:
             group["lr"] = run.learning_rate
         with watch("data"):
@@ -225,7 +251,7 @@ class Trainer:
             return {}
         run.world.synchronise()
         start = time.perf_counter()
-        operation = world.share(phase.enter.operate(run) if world.rank == 0 else None)
+        operation = world.share(on_cpu(phase.enter.operate(run)) if world.rank == 0 else None)
         if world.rank > 0:
             phase.enter.replay(run.model, operation.done)
         world.broadcast(run.model.state_dict().values())
@@ -263,7 +289,9 @@ class Trainer:
     def carry(self, run: Run, carried: dict[str, dict[str, Any]]) -> None:
         parameters = dict(run.model.named_parameters())
         for name, state in carried.items():
-            run.optimizer.state[parameters[name]].update(state)
+            here = parameters[name].device
+            values = {key: value.to(here) if isinstance(value, Tensor) else value for key, value in state.items()}
+            run.optimizer.state[parameters[name]].update(values)
 
     def save(self, run: Run) -> None:
         """Write all that the next process needs to go on as if nothing had happened."""
@@ -323,3 +351,12 @@ class Trainer:
     def tell(self, event: str, *arguments: Any) -> None:
         for observer in self.observers:
             getattr(observer, event)(*arguments)
+
+
+def on_cpu(operation: Operation) -> Operation:
+    """The same, for the way to other ranks: on theirs there is no such device as this one's."""
+    carried = {
+        name: {key: value.cpu() if isinstance(value, Tensor) else value for key, value in state.items()}
+        for name, state in operation.carried.items()
+    }
+    return Operation(operation.done, carried)

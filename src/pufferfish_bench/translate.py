@@ -29,7 +29,7 @@ def restored(directory: Path, record: dict[str, Any]) -> Any:
     saved = Checkpoints(directory=directory / "checkpoints", world=alone()).load()
     if saved is None:
         raise InputError(f"{directory} has no checkpoint")
-    plan = build(OmegaConf.create(settings["method"])).plan(settings["epochs"])
+    plan = build(OmegaConf.create(settings["method"])).plan(settings["epochs"], model)
     for phase, done in zip(plan, saved["operations"], strict=True):
         if phase.enter:
             phase.enter.replay(model, done)

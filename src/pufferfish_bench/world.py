@@ -72,6 +72,11 @@ class World:
         for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(mean.view_as(tensor))
 
+    @property
+    def first_here(self) -> bool:
+        """Whether this is the first rank on its machine."""
+        return os.environ.get("LOCAL_RANK", "0") == "0"
+
     def barrier(self) -> None:
         """Return once all ranks are here."""
         if self.size > 1:
@@ -96,8 +101,9 @@ class World:
     def all_stop(self, wish: bool) -> bool:
         """Whether all ranks stop here, because one of them wished it: the same answer on all ranks, without waiting.
 
-        Asked after every step. Ranks are never more than a step apart, since each step has a collective. So a wish
-        that is written down now is seen by every rank one step later at the latest, and that is where they stop.
+        Asked on all ranks at the same moments, between two of which there is a collective that every rank has waited for: no
+        rank is more than a moment ahead. So a wish that is written down now is seen by all at the next moment at the latest,
+        and that is where they stop.
         """
         if self.size == 1:
             return wish
@@ -124,6 +130,11 @@ def join(device: str) -> World:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if "WORLD_SIZE" not in os.environ:
         return alone(device)
+    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise InputError(
+            f"WORLD_SIZE is set, but not {', '.join(missing)}: start several processes with torchrun, or unset WORLD_SIZE for one"
+        )
     here = torch.device(device)
     if device == "cuda":
         local = int(os.environ["LOCAL_RANK"])
@@ -142,6 +153,10 @@ def join(device: str) -> World:
 
 def lost(error: BaseException) -> bool:
     """Whether an error says that another rank is gone."""
-    return isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError) and any(sign in str(error) for sign in ("gloo", "Connection", "NCCL", "Broken pipe"))
+    return (
+        dist.is_initialized()
+        and isinstance(error, dist.DistError | RuntimeError)
+        and (
+            isinstance(error, dist.DistError) or any(sign in str(error) for sign in ("gloo", "Connection", "NCCL", "Broken pipe"))
+        )
     )

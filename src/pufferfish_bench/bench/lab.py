@@ -2,8 +2,8 @@
 
 python -m pufferfish_bench.bench.lab [--hosts 2,4] [--caps 100mbit,300mbit,1gbit] [--steps 5]
 
-A cell that is done is not run again; one that fails is named at the end. The records go to results/lab/, the table and the
-picture to results/figures/, and so does what they predict for other networks.
+A cell that is done is not run again; one that fails is named at the end. The records go to results/lab/; of all that are
+there, the table and the picture go to results/figures/, and so does what they predict for other networks.
 """
 
 import argparse
@@ -71,14 +71,24 @@ def main(arguments: Sequence[str]) -> int:
                 failed.append(label)
                 continue
             keep(WORK / label, RECORDS / label)
-    runs = [f"{method}={RECORDS / name(method, hosts, cap)}" for method, hosts, cap in cells]
-    runs = [run for run in runs if done(Path(run.partition("=")[2]))]
+    runs = recorded()
     if runs:
         breakdown.main([*runs, "--out", str(FIGURES / "figure4b-lab")])
         whatif.main([*runs, "--samples", CIFAR, "--out", str(FIGURES / "figure4c-whatif")])
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def recorded() -> list[str]:
+    """All cells that were ever done, as LABEL=FOLDER: the fewest hosts first, the largest caps first, methods in their order."""
+    order = list(METHODS)
+    found = []
+    for folder in RECORDS.glob("*"):
+        method, hosts, cap = folder.name.rsplit("-", 2)
+        if method in order and done(folder):
+            found.append((int(hosts.removesuffix("hosts")), -bits_per_second(cap), order.index(method), f"{method}={folder}"))
+    return [words for *_, words in sorted(found)]
 
 
 def keep(run: Path, folder: Path) -> None:

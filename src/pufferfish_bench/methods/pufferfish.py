@@ -6,18 +6,21 @@ from typing import Any
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from pufferfish_bench import low_rank
+from pufferfish_bench import low_rank, pruning
 from pufferfish_bench.core import Method, Operation, Phase, Reducer, Run, Surgery
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.recurrent import LSTM
+from pufferfish_bench.triggers import Trigger
+
+WARMUP = "warmup"
 
 
 class Pufferfish(Method):
     """Full-rank warm-up, one factorisation, low-rank training. Without warm-up: low-rank from the first step."""
 
     def __init__(
-        self, *, warmup_epochs: int, start: str, momentum: str, layers: Mapping[str, Any],
-        warmup_reducer: Callable[..., Reducer] | None,
+        self, *, warmup_epochs: int, trigger: Trigger, start: str, momentum: str, ranks: str, layers: Mapping[str, Any],
+        prune_ratio: float, masks: int, warmup_reducer: Callable[..., Reducer] | None,
     ):  # fmt: skip
         if start not in STARTS:
             raise InputError(f"method.start={start} is not known; allowed: {', '.join(STARTS)}")
@@ -25,23 +28,56 @@ class Pufferfish(Method):
             raise InputError(f"method.momentum={momentum} is not known; allowed: fresh, carry")
         if start == "random" and momentum == "carry":
             raise InputError("method.momentum=carry has no meaning with method.start=random: the factors are new")
+        if ranks not in ("ratio", "stable_rank"):
+            raise InputError(f"method.ranks={ranks} is not known; allowed: ratio, stable_rank")
+        if ranks == "stable_rank" and warmup_epochs == 0:
+            raise InputError("method.ranks=stable_rank looks at the warm-up, but warmup_epochs=0")
         self.warmup_epochs = warmup_epochs
+        self.trigger = trigger
         self.warmup_reducer = warmup_reducer
-        self.factorise = STARTS[start](layers=layers, carry_momentum=momentum == "carry")
+        self.layers = layers
+        self.warmth = Warmth(prune_ratio=prune_ratio, masks=masks)
+        self.own_ranks = ranks == "stable_rank"
+        self.factorise = STARTS[start](choose=self.choose, carry_momentum=momentum == "carry")
 
-    def plan(self, epochs: int) -> list[Phase]:
+    def plan(self, epochs: int, model: nn.Module) -> list[Phase]:
         warmup = self.warmup_epochs
         if not 0 <= warmup < epochs:
             raise InputError(
                 f"warmup_epochs={warmup} must be at least 0 and below epochs={epochs}: there would be no low-rank phase"
             )
-        phases = [Phase("warmup", range(warmup), reducer=self.warmup_reducer)] if warmup else []
-        return [*phases, Phase("low_rank", range(warmup, epochs), enter=self.factorise)]
+        over = Phase(WARMUP, range(warmup), until=self.warm, reducer=self.warmup_reducer)
+        return [*([over] if warmup else []), Phase("low_rank", range(warmup, epochs), enter=self.factorise)]
+
+    def warm(self, run: Run) -> bool:
+        return self.trigger(self.warmth.seen, run.history)
+
+    def choose(self, model: nn.Module) -> low_rank.Choice:
+        """What is factored, and at which ranks."""
+        choice = low_rank.choose(model, **self.layers)
+        return self.warmth.own_ranks(model, choice) if self.own_ranks else choice
+
+    def after_backward(self, run: Run) -> None:
+        if run.phase.name == WARMUP and not self.warmth.first:
+            self.warmth.begin(run.model, low_rank.choose(run.model, **self.layers))
+
+    def after_step(self, run: Run) -> None:
+        if run.phase.name == WARMUP and run.last_step:
+            self.warmth.look(run.model)
+
+    def figures(self, run: Run) -> dict[str, float]:
+        return self.warmth.seen[-1] if run.phase.name == WARMUP else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.warmth.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.warmth.load_state_dict(state)
 
     def check(self, model: nn.Module, optimizer: Optimizer) -> None:
         if self.factorise.carry_momentum and not isinstance(optimizer, SGD):
             raise InputError(f"method.momentum=carry works with SGD, not with {type(optimizer).__name__}")
-        choice = low_rank.choose(model, **self.factorise.layers)
+        choice = low_rank.choose(model, **self.layers)
         recurrent = [name for name in choice.ranks if isinstance(model.get_submodule(name), LSTM)]
         if self.factorise.carry_momentum and recurrent:
             raise InputError(f"method.momentum=carry is not for LSTM layers ({', '.join(recurrent)}); use method.momentum=fresh")
@@ -50,15 +86,64 @@ class Pufferfish(Method):
             raise InputError(f"model.low_rank leaves no layer to factorise{f' ({left})' if left else ''}")
 
 
+class Warmth:
+    """What is seen of the layers during the warm-up, an epoch at a time: how their stable ranks and channel masks settle."""
+
+    def __init__(self, *, prune_ratio: float, masks: int):
+        self.prune_ratio = prune_ratio
+        self.masks = pruning.Queue(length=masks)
+        self.first: dict[str, float] = {}  # stable ranks by layer, before the first step
+        self.last: dict[str, float] = {}
+        self.seen: list[dict[str, float]] = []
+
+    def begin(self, model: nn.Module, choice: low_rank.Choice) -> None:
+        self.first = {name: low_rank.stable_rank(model.get_submodule(name)) for name in choice.ranks}
+        self.last = self.first
+
+    def look(self, model: nn.Module) -> None:
+        now = {name: low_rank.stable_rank(model.get_submodule(name)) for name in self.first}
+        scales = pruning.scales(model)
+        if scales:
+            self.masks.push(pruning.channel_masks(scales, self.prune_ratio))
+        row = {
+            "stable_rank": sum(now.values()) / len(now),
+            "stable_rank_change": max(abs(now[name] / self.last[name] - 1) for name in now),
+        }
+        if self.masks.full:
+            row["mask_distance"] = self.masks.largest_distance
+        self.seen.append(row)
+        self.last = now
+
+    def own_ranks(self, model: nn.Module, choice: low_rank.Choice) -> low_rank.Choice:
+        """Each layer's stable rank, scaled so that it was full before training (as in Cuttlefish), where that is smaller."""
+        ranks, left = {}, dict(choice.left)
+        for name in choice.ranks:
+            out, inputs = low_rank.unrolled(model.get_submodule(name))
+            full = min(out, inputs)
+            rank = min(full, max(1, round(full * self.last[name] / self.first[name])))
+            if rank * (out + inputs) < out * inputs:
+                ranks[name] = rank
+            else:
+                left[name] = f"its own rank {rank} of {full} would not make it smaller"
+        return low_rank.Choice(ranks, left)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"first": self.first, "last": self.last, "seen": self.seen, "masks": self.masks.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.first, self.last, self.seen = state["first"], state["last"], state["seen"]
+        self.masks.load_state_dict(state["masks"])
+
+
 class FactoriseBySVD(Surgery):
     """Puts the truncated SVD of each chosen layer in its place."""
 
-    def __init__(self, *, layers: Mapping[str, Any], carry_momentum: bool):
-        self.layers = layers
+    def __init__(self, *, choose: Callable[[nn.Module], low_rank.Choice], carry_momentum: bool):
+        self.choose = choose
         self.carry_momentum = carry_momentum
 
     def operate(self, run: Run) -> Operation:
-        choice = low_rank.choose(run.model, **self.layers)
+        choice = self.choose(run.model)
         momenta = momentum_of(run.optimizer, run.model) if self.carry_momentum and run.optimizer else {}
         done = {"layers": self.change(run.model, choice.ranks), "left": choice.left}
         return Operation(done, carried_momentum(momenta, run.model))

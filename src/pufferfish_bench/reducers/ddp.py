@@ -26,7 +26,7 @@ class DDP(Reducer):
         if self.world.store is None:
             raise InputError("reducer=ddp* needs torchrun: torchrun --nproc-per-node 2 -m pufferfish_bench reducer=ddp ...")
         self.sent: list[Message] = []
-        self.last_gradient: Any = None
+        self.exposed: list[tuple[Any, Any]] = []  # stretches of the backward pass that only wait
         module = DistributedDataParallel(
             model,
             forward_sync_buffers=False,  # they are averaged before the model is judged, as in the flat engine
@@ -37,19 +37,22 @@ class DDP(Reducer):
         return module
 
     def hook(self, _: None, bucket: Bucket) -> Sum:
+        before = self.watch.mark()
+        total, sizes = self.send(bucket)
+        self.sent += [("allreduce", size) for size in sizes]
         if bucket.is_last():
-            self.last_gradient = self.watch.mark()
-        total, size = self.send(bucket)
-        self.sent.append(("allreduce", size))
+            self.exposed.append((before, None))  # to the end
+        elif total.done():
+            self.exposed.append((before, self.watch.mark()))
         return total
 
-    def send(self, bucket: Bucket) -> tuple[Sum, int]:
-        """The mean of a bucket to come, and the bytes that are sent for it."""
-        return default_hooks.allreduce_hook(None, bucket), bucket.buffer().nbytes
+    def send(self, bucket: Bucket) -> tuple[Sum, list[int]]:
+        """The mean of a bucket to come, and the bytes of the messages that are sent for it."""
+        return default_hooks.allreduce_hook(None, bucket), [bucket.buffer().nbytes]
 
     def reduce(self) -> list[Message]:
-        self.watch.reassign("communicate", self.last_gradient)  # of the section before: the backward pass
-        sent, self.sent = self.sent, []
+        self.watch.reassign("communicate", self.exposed)  # of the section before: the backward pass
+        sent, self.sent, self.exposed = self.sent, [], []
         return sent if self.world.size > 1 else []
 
 
@@ -60,13 +63,14 @@ class NarrowDDP(DDP):
         super().__init__(**where)
         self.compress = {"float16": default_hooks.fp16_compress_hook, "bfloat16": default_hooks.bf16_compress_hook}[dtype]
 
-    def send(self, bucket: Bucket) -> tuple[Sum, int]:
-        return self.compress(None, bucket), bucket.buffer().numel() * 2
+    def send(self, bucket: Bucket) -> tuple[Sum, list[int]]:
+        return self.compress(None, bucket), [bucket.buffer().numel() * 2]
 
 
 class PowerDDP(DDP):
     """PowerSGD by torch's hook, which begins after a few plain steps."""
 
+    takes_scaled = False
     fixed_buckets = True  # its state belongs to buckets: they must be the same after a resume
 
     def __init__(self, *, rank: int, plain_steps: int, seed: int, **where: Any):
@@ -79,13 +83,16 @@ class PowerDDP(DDP):
         warnings.filterwarnings("ignore", message=".*find_unused_parameters=True was specified")
         return super().attach(model)
 
-    def send(self, bucket: Bucket) -> tuple[Sum, int]:
+    def send(self, bucket: Bucket) -> tuple[Sum, list[int]]:
         before = self.state.total_numel_after_compression
         total = powerSGD_hook.powerSGD_hook(self.state, bucket)
         if not bucket.buffer().is_cuda:
             total.wait()  # gloo's threads would send the messages of two buckets in an order of their own on each rank
-        numbers = self.state.total_numel_after_compression - before or bucket.buffer().numel()  # none: a plain step
-        return total, numbers * bucket.buffer().element_size()
+        numbers = self.state.total_numel_after_compression - before
+        if not numbers:  # a plain step
+            return total, [bucket.buffer().nbytes]
+        thin = [memory[bucket.index()].nbytes for memory in (self.state.p_memory_dict, self.state.q_memory_dict)]
+        return total, [numbers * bucket.buffer().element_size() - sum(thin), *thin]
 
     def state_dict(self) -> dict[str, Any]:
         state = self.state

@@ -31,6 +31,8 @@ class PowerSGD(Flat):
     What is lost today is added to the gradient of tomorrow (error feedback); Q is where tomorrow starts from (warm start).
     """
 
+    takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
+
     def __init__(self, *, rank: int, seed: int, **how: Any):
         super().__init__(**how)
         if rank < 1:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pufferfish_bench.core import Message
 from pufferfish_bench.errors import InputError
@@ -14,12 +15,20 @@ from pufferfish_bench.reducers.flat import Flat
 class Signum(Flat):
     """Leaves -1, 0 (a tie) or 1 for each gradient. The momentum is local, so the optimizer must have none."""
 
+    takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
+
     def __init__(self, *, momentum: float, **how: Any):
         super().__init__(**how)
         if not 0 <= momentum < 1:
             raise InputError(f"reducer.momentum={momentum} must be at least 0 and below 1")
         self.decay = momentum
         self.begun = False
+
+    def check(self, optimizer: Optimizer, clip_norm: float | None) -> None:
+        if any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
+            raise InputError("reducer=signum has a momentum of its own: use method=signum, or set optimizer.momentum=0")
+        if clip_norm is not None:
+            raise InputError(f"clip_norm={clip_norm} would make nothing of signs, which are all as long: set clip_norm=null")
 
     def attach(self, model: nn.Module) -> nn.Module:
         module = super().attach(model)

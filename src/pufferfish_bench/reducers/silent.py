@@ -11,5 +11,7 @@ class Silent(Reducer):
     So the run is what rank 0 alone would have made of its part of the data, while the others only keep the machine busy.
     """
 
+    in_step = False
+
     def settle(self, model: nn.Module) -> None:
         self.world.broadcast(model.state_dict().values())

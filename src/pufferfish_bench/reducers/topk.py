@@ -13,6 +13,8 @@ from pufferfish_bench.reducers.flat import Flat
 class TopK(Flat):
     """The mean of the ranks' largest gradients, a `share` of all; error feedback keeps the rest."""
 
+    takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
+
     def __init__(self, *, share: float, **how: Any):
         super().__init__(**how)
         if not 0 < share <= 1:

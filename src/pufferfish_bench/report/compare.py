@@ -12,19 +12,24 @@ from pufferfish_bench.report import tables
 
 def compare(directories: list[Path]) -> Table:
     """A table with a row for each finished run."""
-    table = tables.table("run", "parameters", "MACs", "seconds an epoch", "metric", "last", "best", "further")
+    columns = ("run", "parameters", "MACs", "seconds an epoch", "in all", "of the first", "metric", "last", "best", "further")
+    table = tables.table(*columns)
+    first = None
     for directory in directories:
         record = read_json(directory / RUN)
         summary = record.get("summary")
         if summary is None:
-            table.add_row(record["settings"]["name"], "not finished", "", "", "", "", "", "")
+            table.add_row(record["settings"]["name"], "not finished", *[""] * (len(columns) - 2))
             continue
+        first = first or summary["seconds"]
         metric = summary["metric"]
         table.add_row(
             record["settings"]["name"],
-            f"{summary['parameters']:,}",
+            f"{summary.get('nonzero_parameters', summary['parameters']):,}",
             f"{summary['macs']:,}",
             f"{summary['seconds_per_epoch']:.1f}",
+            f"{summary['seconds']:.0f}",
+            f"{summary['seconds'] / first:.2f}x",
             metric,
             f"{summary[metric]:.2f}",
             f"{summary[f'best_{metric}']:.2f}",

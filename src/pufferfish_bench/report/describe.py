@@ -11,6 +11,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from pufferfish_bench import counting, low_rank
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.records import RUN, read_json
 from pufferfish_bench.report import tables
 
 NETS = ("vanilla", "hybrid", "low_rank")
@@ -77,6 +79,29 @@ def describe(
         }
     also = counting.also_counted(nets["vanilla"]) if modular else []
     return {"model": name, "layers": rows, "totals": totals, "also_counted": also, "note": paper.get("note", "")}
+
+
+def show_run(directory: Path, console: Console) -> None:
+    """What the surgeries of a run did to its layers, and when."""
+    if not (directory / RUN).is_file():
+        raise InputError(f"there is no run in {directory}")
+    record = read_json(directory / RUN)
+    console.print(f"[bold]{record['settings']['name']}[/]", highlight=False)
+    for operation in record["operations"]:
+        layers = operation["layers"]
+        figures = list(dict.fromkeys(figure for layer in layers.values() for figure in layer))
+        title = f"phase {operation['phase']}, from epoch {operation['epoch'] + 1} on: {len(layers)} layers"
+        if layers and "rank" in figures:
+            title += f", the first is {next(iter(layers))}"  # the paper's K
+        shown = tables.table("layer", *figures, title=title)
+        for name, layer in layers.items():
+            values = (layer.get(figure, "") for figure in figures)
+            shown.add_row(name, *(f"{value:.4g}" if isinstance(value, float) else f"{value:,}" for value in values))
+        tables.show(shown, console)
+        for layer, reason in operation.get("left", {}).items():
+            console.print(f"left alone: {layer}: {reason}", highlight=False)
+    if not record["operations"]:
+        console.print("no layer was changed", highlight=False)
 
 
 def with_late_strides(model: nn.Module) -> nn.Module:

@@ -45,6 +45,7 @@ class Measured:
     fastest: Mapping[str, float]
     bytes_sent: float  # a step
     messages: tuple[tuple[str, int], ...] | None  # (collective, bytes) of a step; None: an older record without them
+    overlapped: bool  # DDP sends while it computes
     links: Mapping[str, Link]  # by collective, as fitted by the micro-benchmark; empty: not measured
     threads_a_core: float | None  # of all workers, if they share one machine: the lab's hosts do; None: they do not
     commit: str | None
@@ -146,6 +147,7 @@ def measured(record: dict[str, Any], rows: list[Row], *, label: str, directory: 
         fastest=a_step("fastest"),
         bytes_sent=sum(row.get("bytes_sent", 0) for row in rows) / sum(row["steps"] for row in rows),
         messages=None if messages is None else tuple((kind, size) for kind, size in messages),
+        overlapped=".ddp." in record["settings"].get("reducer", {}).get("_target_", ""),
         links={
             kind: Link(network[kind]["latency"], network[kind]["bandwidth"])
             for kind in ("allreduce", "allgather")

@@ -103,6 +103,8 @@ def check_predictable(run: Measured) -> None:
     """Refuse a run whose record does not say what its steps send."""
     if run.messages is None:
         raise InputError(f"the record of {run.directory} does not say what a step sends (messages): measure it anew")
+    if run.overlapped:
+        raise InputError(f"{run.directory} was measured with DDP, which sends while it computes: give a run of the flat engine")
     if run.workers == 1 and not run.messages:
         raise InputError(f"{run.directory} was measured with one worker, who sends nothing: give a run with two or more")
     unknown = sorted({kind for kind, _ in run.messages} - set(COLLECTIVES))

@@ -35,9 +35,11 @@ def cifar10(
     source = torchvision.datasets.CIFAR10
     folder = Path(root) / source.base_folder
     files = [*source.train_list, *source.test_list, [source.meta["filename"], source.meta["md5"]]]
-    if fetch and faults(folder, files):
-        archive = download.fetch(mirrors, Path(root) / source.filename, md5=source.tgz_md5)
-        download.extract(archive, Path(root))
+    if fetch:
+        if world.first_here and faults(folder, files):
+            archive = download.fetch(mirrors, Path(root) / source.filename, md5=source.tgz_md5)
+            download.extract(archive, Path(root))
+        world.barrier()
     try:
         train, test = (as_tensors(source(root, train=part)) for part in (True, False))
     except RuntimeError:  # torchvision found a file missing or damaged; which one, it does not say

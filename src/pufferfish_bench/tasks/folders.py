@@ -100,7 +100,8 @@ def refuse_what_does_not_fit(paths: Sequence[str]) -> None:
                 areas.append(picture.width * picture.height)
         except Exception:  # counted and named when it is decoded
             continue
-    needed = 3 * len(paths) * sum(areas) / max(1, len(areas))
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # each keeps them all
+    needed = 3 * len(paths) * sum(areas) / max(1, len(areas)) * processes
     free = machine.free_memory()
     if needed > MEMORY_SHARE * free:
         raise InputError(

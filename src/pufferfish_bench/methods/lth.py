@@ -1,0 +1,131 @@
+"""The lottery ticket: train, prune the smallest weights, go back to the start, and again (Frankle and Carbin, 2019)."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pufferfish_bench import counting, low_rank, pruning
+from pufferfish_bench.core import Method, Operation, Phase, Run, Surgery
+from pufferfish_bench.errors import InputError
+
+MASK = "mask"  # the buffer of a convolution that says which of its weights are trained
+
+
+class LTH(Method):
+    """Levels of whole trainings; each begins with the weights of the first, without the smallest of the level before.
+
+    There are `levels` of them after the first, or as many as it takes to reach `sparsity` of the convolutions, or, if neither
+    is given, the size of the Pufferfish net, which `layers` describes.
+    """
+
+    def __init__(
+        self, *, prune_share: float, rewind_steps: int, levels: int | None, sparsity: float | None, layers: Mapping[str, Any]
+    ):  # fmt: skip
+        if not 0 < prune_share < 1:
+            raise InputError(f"method.prune_share={prune_share} must be above 0 and below 1")
+        if levels is not None and sparsity is not None:
+            raise InputError("method.levels and method.sparsity are two ways to say when to stop: give one of them")
+        if levels is not None and levels < 1:
+            raise InputError(f"method.levels={levels} must be at least 1")
+        if sparsity is not None and not 0 < sparsity < 1:
+            raise InputError(f"method.sparsity={sparsity} must be above 0 and below 1")
+        if rewind_steps < 0:
+            raise InputError(f"method.rewind_steps={rewind_steps} must not be negative")
+        self.prune_share = prune_share
+        self.rewind_steps = rewind_steps
+        self.levels = levels
+        self.sparsity = sparsity
+        self.layers = layers
+        self.start: dict[str, Tensor] | None = None  # what every level goes back to
+
+    def plan(self, epochs: int, model: nn.Module) -> list[Phase]:
+        first = Phase("level0", range(epochs), restart=True)
+        prune = PruneAndRewind(self)
+        later = (
+            Phase(f"level{level}", range(level * epochs, (level + 1) * epochs), enter=prune, restart=True)
+            for level in range(1, self.levels_for(model) + 1)
+        )
+        return [first, *later]
+
+    def levels_for(self, model: nn.Module) -> int:
+        """How many levels after the first it takes."""
+        if self.levels is not None:
+            return self.levels
+        prunable = sum(layer.weight.numel() for _, layer in convolutions(model))
+        if self.sparsity is not None:
+            allowed = (1 - self.sparsity) * prunable
+        else:
+            allowed = prunable - (counting.parameters(model) - self.size_of_pufferfish(model))
+        if allowed < 1:
+            raise InputError(
+                f"no pruning of the {prunable:,} convolution weights makes the net as small as asked; give method.levels"
+            )
+        levels, left = 0, prunable
+        while left > allowed:
+            levels, left = levels + 1, left - int(self.prune_share * left)
+        return levels
+
+    def size_of_pufferfish(self, model: nn.Module) -> int:
+        factored = copy.deepcopy(model)
+        low_rank.restructure(factored, low_rank.choose(factored, **self.layers).ranks)
+        return counting.parameters(factored)
+
+    def after_backward(self, run: Run) -> None:
+        """Remember the weights that are gone back to, before the step that moves them."""
+        if self.start is None and run.epoch * run.task.steps(run.epoch) + run.step == self.rewind_steps:
+            self.start = {name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()}
+
+    def after_step(self, run: Run) -> None:
+        """What was pruned stays zero."""
+        with torch.no_grad():
+            for layer, mask in masked(run.model):
+                layer.weight.mul_(mask)
+
+    def figures(self, run: Run) -> dict[str, float]:
+        pruned = sum(int((~mask).sum()) for _, mask in masked(run.model))
+        return {"level": run.phase_index, "nonzero_parameters": run.parameters - pruned}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"start": self.start}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start = state["start"]
+
+
+class PruneAndRewind(Surgery):
+    """Masks the smallest of the weights that were trained, of all convolutions together, and goes back to the start."""
+
+    def __init__(self, method: LTH):
+        self.method = method
+
+    def operate(self, run: Run) -> Operation:
+        model, start = run.model, self.method.start
+        if start is None:
+            raise InputError(f"method.rewind_steps={self.method.rewind_steps} lies beyond the first level: nothing to go back to")
+        layers = dict(convolutions(model))
+        weights = {name: layer.weight.detach() for name, layer in layers.items()}
+        before = {name: getattr(layer, MASK, torch.ones_like(layer.weight, dtype=torch.bool)) for name, layer in layers.items()}
+        after = pruning.without_smallest(weights, before, self.method.prune_share)
+        model.load_state_dict(start, strict=False)  # it knows of no masks
+        for name, layer in layers.items():
+            layer.register_buffer(MASK, after[name])
+        self.method.after_step(run)
+        kept = {name: {"kept": int(mask.sum()), "of": mask.numel()} for name, mask in after.items()}
+        pruned = sum(layer["of"] - layer["kept"] for layer in kept.values())
+        return Operation({"layers": kept, "nonzero_parameters": counting.parameters(model) - pruned})
+
+    def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
+        for name in done["layers"]:
+            layer = model.get_submodule(name)
+            layer.register_buffer(MASK, torch.ones_like(layer.weight, dtype=torch.bool))
+
+
+def convolutions(model: nn.Module) -> Iterator[tuple[str, nn.Conv2d]]:
+    yield from ((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
+
+
+def masked(model: nn.Module) -> Iterator[tuple[nn.Conv2d, Tensor]]:
+    yield from ((layer, getattr(layer, MASK)) for _, layer in convolutions(model) if hasattr(layer, MASK))

@@ -1,0 +1,41 @@
+"""When to leave the warm-up: pure functions of what was recorded of its epochs, so that a record tells when each would have.
+
+`seen` has a row for every epoch so far, `history` how bad each was (less is better).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Rows = Sequence[Mapping[str, Any]]
+Trigger = Callable[[Rows, Sequence[float]], bool]
+
+
+def fixed_epoch(seen: Rows, history: Sequence[float], *, epoch: int) -> bool:
+    """After so many epochs."""
+    return len(seen) >= epoch
+
+
+def stable_rank_settled(seen: Rows, history: Sequence[float], *, tolerance: float, patience: int) -> bool:
+    """When no layer's stable rank has changed by more than `tolerance` of itself in any of the last `patience` epochs."""
+    changes = [row.get("stable_rank_change") for row in seen[-patience:]]
+    return len(changes) == patience and all(change is not None and change <= tolerance for change in changes)
+
+
+def masks_settled(seen: Rows, history: Sequence[float], *, distance: float) -> bool:
+    """When the newest channel mask is nearer than `distance` to all it is compared with: EB Train's sign."""
+    last = seen[-1].get("mask_distance") if seen else None
+    return last is not None and last < distance
+
+
+def plateau(seen: Rows, history: Sequence[float], *, patience: int, improvement: float) -> bool:
+    """When the best of the last `patience` epochs is not better by `improvement` of it than the best before."""
+    before, lately = history[:-patience], history[-patience:]
+    return bool(before) and min(lately) > min(before) - improvement * abs(min(before))
+
+
+def first_epoch(trigger: Trigger, rows: Rows, history: Sequence[float]) -> int | None:
+    """After how many epochs of a record a trigger would have fired; None if it never would."""
+    for count in range(1, len(rows) + 1):
+        if trigger(rows[:count], history[:count]):
+            return count
+    return None
