@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -37,12 +37,12 @@ def resnet() -> ResNet18:
     return ResNet18(classes=10, width=1.0, stem_norm=False)
 
 
-def within_ddp(measure: Callable[[dist.GradBucket], Any]) -> Any:
-    """What `measure` makes of all gradients in one of DDP's buckets; torch lets nobody else make a bucket."""
+def within_ddp(measure: Callable[[dist.GradBucket, nn.Module], Any]) -> Any:
+    """What `measure` makes of all gradients of a model in one of DDP's buckets; torch lets nobody else make a bucket."""
     found = []
 
     def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        found.append(measure(bucket))
+        found.append(measure(bucket, module.module))
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
@@ -54,17 +54,15 @@ def within_ddp(measure: Callable[[dist.GradBucket], Any]) -> Any:
     return only
 
 
-def ours(bucket: dist.GradBucket) -> Callable[[], Any]:
+def ours(bucket: dist.GradBucket, theirs: nn.Module) -> Callable[[], Any]:
     """PowerSGD's reduction of the same gradients by the flat engine, with the same detour over a collective of one rank."""
     watch = Stopwatch(device=torch.device("cpu"), untimed_steps=0)
     reducer = PowerSGD(rank=RANK, seed=1, measure_wait=False, world=alone(), watch=watch)
     model = resnet()
     reducer.attach(model)
-    for parameter, other, gradient in zip(
-        reversed(list(model.parameters())), bucket.parameters(), bucket.gradients(), strict=True
-    ):
-        assert parameter.shape == other.shape  # DDP begins at the end
-        parameter.grad.copy_(gradient)
+    names = {id(parameter): name for name, parameter in theirs.named_parameters()}
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        model.get_parameter(names[id(parameter)]).grad.copy_(gradient)
 
     def reduce() -> None:
         reducer.reduce()
@@ -74,7 +72,7 @@ def ours(bucket: dist.GradBucket) -> Callable[[], Any]:
     return reduce
 
 
-def powersgd(bucket: dist.GradBucket) -> dict[str, list[float]]:
+def powersgd(bucket: dist.GradBucket, model: nn.Module) -> dict[str, list[float]]:
     """Seconds of each way, in turns."""
 
     def torchs(*, batched: bool) -> Callable[[], Any]:
@@ -85,7 +83,7 @@ def powersgd(bucket: dist.GradBucket) -> dict[str, list[float]]:
         return lambda: powerSGD_hook.powerSGD_hook(state, bucket).wait()
 
     work = {
-        "flat engine": ours(bucket),
+        "flat engine": ours(bucket, model),
         "torch's hook": torchs(batched=False),
         "torch's hook, shapes batched": torchs(batched=True),
     }

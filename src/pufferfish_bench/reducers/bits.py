@@ -1,6 +1,7 @@
 """Eight yes-or-no answers to a byte: pure functions."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 BYTE = 8
@@ -13,15 +14,14 @@ def packed_size(count: int) -> int:
 def pack(answers: Tensor) -> Tensor:
     """Bits of a boolean vector, in planes: byte i holds the answers i, i + n, i + 2n, ... of n bytes.
 
-    Whole planes are shifted and joined at a time, so no answer is looked at alone.
+    Planes are joined in pairs, half of them at a time, so no answer is looked at alone.
     """
-    size = packed_size(len(answers))
-    planes = torch.zeros(BYTE * size, dtype=torch.uint8, device=answers.device)
-    planes[: len(answers)] = answers
-    first, *others = planes.view(BYTE, size)
-    for place, plane in enumerate(others, start=1):
-        first |= plane << place
-    return first.clone()
+    missing = -len(answers) % BYTE
+    numbers = answers.view(torch.uint8)
+    joined = (F.pad(numbers, (0, missing)) if missing else numbers).view(BYTE, -1)
+    for half in (4, 2, 1):
+        joined = joined[:half] | joined[half:] << half
+    return joined[0]
 
 
 def planes(packed: Tensor, count: int) -> list[tuple[slice, Tensor]]:
