@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from pufferfish_bench import checkpoints
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
+from pufferfish_bench.report import describe, warmup
 from tests.conftest import REPOSITORY, Command
 
 # Small enough for a second, long enough to be killed in the middle: 4 epochs of 25 steps.
@@ -26,6 +28,7 @@ SMALL_TEXT = {
     "lstm": ("profile=smoke", "model.hidden=16", "dataset.train_words=2000", "dataset.test_words=200"),
     "transformer": ("profile=smoke", "model.width=16", "dataset.train_pairs=60", "dataset.test_pairs=5"),
 }
+SHORTER = {"eb_train": ("method.masks=2",), "lth": ("method.levels=1",)}  # what else would take long, or warn
 METHODS = sorted(path.stem for path in (REPOSITORY / "conf" / "method").glob("*.yaml"))
 MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
 
@@ -64,19 +67,54 @@ def interrupt(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_on_embedded_data_and_leaves_its_files(invoke: Command, tmp_path: Path, method: str):
-    finished = invoke(f"method={method}", *QUICK)
+    finished = invoke(f"method={method}", *QUICK, *SHORTER.get(method, ()))
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
-    assert finished.stdout.count("\nepoch ") == 4
     assert "files:    run" in finished.stdout
     rows, record = read_rows(tmp_path / "run" / EPOCHS), read_json(tmp_path / "run" / RUN)
-    assert [row["epoch"] for row in rows] == [0, 1, 2, 3]
+    assert [row["epoch"] for row in rows] == list(range(record["plan"][-1]["epochs"][1]))
+    assert finished.stdout.count("\nepoch ") == len(rows) >= 4
     figures = {"loss", "test_accuracy", "learning_rate", "bytes_sent", "seconds", "parameters", "macs", "peak_memory"}
     assert {"phase"} | figures <= rows[0].keys()
     assert record["settings"]["method"]["_target_"]
     assert record["summary"]["parameters"] == rows[-1]["parameters"]
     assert {"commit", "dirty", "versions", "hardware", "world_size", "plan", "started", "finished"} <= record.keys()
     assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
+
+
+@pytest.mark.parametrize("method", SHORTER)
+@pytest.mark.parametrize("model", [model for model in MODELS if model.split("_")[0] not in SMALL_TEXT])
+def test_every_model_of_images_is_pruned(invoke: Command, tmp_path: Path, model: str, method: str):
+    tiny = ("dataset.train_images=48", "dataset.test_images=10", "epochs=3", "model.width=0.1")
+    finished = invoke(f"model={model}", f"method={method}", *QUICK, *tiny, *SHORTER[method])
+    assert finished.returncode == 0, finished.stderr
+    first, *_, last = read_rows(tmp_path / "run" / EPOCHS)
+    size = "nonzero_parameters" if method == "lth" else "parameters"
+    assert last[size] < first[size]
+
+
+@pytest.mark.parametrize("trigger", sorted(path.stem for path in (REPOSITORY / "conf" / "method" / "trigger").glob("*.yaml")))
+def test_pufferfish_runs_with_every_trigger_and_its_record_says_when_each_would_have_fired(
+    invoke: Command, tmp_path: Path, capsys: pytest.CaptureFixture, trigger: str
+):
+    finished = invoke("method=pufferfish", f"method/trigger={trigger}", *QUICK, "warmup_epochs=3", "method.masks=2")
+    assert finished.returncode == 0, finished.stderr
+    rows, record = read_rows(tmp_path / "run" / EPOCHS), read_json(tmp_path / "run" / RUN)
+    switched = [row["phase"] for row in rows].index("low_rank")
+    assert record["operations"][0]["epoch"] == switched <= 3
+    warmup.main([str(tmp_path / "run"), "--out", str(tmp_path / "signs")])
+    said = capsys.readouterr().out
+    assert "fixed_epoch (epoch 3)" in said
+    assert record["operations"][0]["note"] in said
+    assert (tmp_path / "signs.png").stat().st_size > 1000
+    describe.show_run(tmp_path / "run", Console())
+    said = capsys.readouterr().out
+    assert all(layer in said for layer in record["operations"][0]["layers"])
+
+
+def test_the_warm_up_of_the_method_is_what_its_trigger_waits_for(invoke: Command, tmp_path: Path):
+    assert invoke("method=pufferfish", *QUICK, "method.warmup_epochs=2").returncode == 0
+    assert [row["phase"] for row in read_rows(tmp_path / "run" / EPOCHS)] == ["warmup"] * 2 + ["low_rank"] * 2
 
 
 @pytest.mark.parametrize("model", MODELS)

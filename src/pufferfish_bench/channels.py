@@ -68,6 +68,8 @@ def followed(model: nn.Module) -> list[Channels]:
         elif isinstance(layer, nn.BatchNorm2d):
             at[node] = sources[0]
             at[node].norms.append(str(node.target))
+            if len(node.all_input_nodes[0].users) > 1:
+                at[node].fixed = True  # someone reads what it does not silence
         elif node.target in ADD and len(sources) == 2:
             at[node] = sources[0]
             if sources[1] is not sources[0]:

@@ -159,8 +159,8 @@ class Method:
     def after_step(self, run: Run) -> None:
         """The optimizer has moved the parameters."""
 
-    def figures(self, run: Run) -> dict[str, float]:
-        """What the record should know of the epoch that has just been trained, if anything."""
+    def after_epoch(self, run: Run) -> dict[str, float]:
+        """An epoch has been trained and judged, on no clock; what the record should know of it, if anything."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -240,11 +240,6 @@ class Run:
     @property
     def epochs(self) -> int:
         return self.plan[-1].epochs.stop
-
-    @property
-    def last_step(self) -> bool:
-        """Whether the present step is the last of its epoch."""
-        return self.step + 1 == self.task.steps(self.epoch)
 
 
 class Observer:

@@ -114,6 +114,8 @@ class Terminal(Observer):
                 f"{run.parameters:,} parameters, {run.macs:,} MACs"
                 + (f", {operation['nonzero_parameters']:,} not zero" if "nonzero_parameters" in operation else "")
             )
+            if "note" in operation:
+                self.say(f"  {operation['note']}")
             for layer, reason in operation.get("left", {}).items():
                 self.say(f"  left alone: {layer}: {reason}")
         else:

@@ -56,9 +56,10 @@ def rewrite_rows(path: Path, rows: Iterable[Row]) -> None:
 def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
     """The figures a table wants of a run: the last row, the best of the metric, and the time of all epochs."""
     last = rows[-1]
-    best = max(rows, key=lambda row: row[metric] if higher_is_better else -row[metric])
-    # an epoch of the last phase, where the method pays: from the timed steps, as the first ones of a phase warm up
+    # the last phase has the net that is left, and is where the method pays
     phase = [row for row in rows if row["phase"] == last["phase"]]
+    best = max(phase, key=lambda row: row[metric] if higher_is_better else -row[metric])
+    # an epoch from the timed steps, as the first ones of a phase warm up
     timed = sum(row["seconds"] - row.get("seconds_first_steps", 0.0) for row in phase)
     steps = sum(row["timed_steps"] for row in phase)
     return {
@@ -94,10 +95,11 @@ def others(figures: Row, metric: str) -> Row:
 def closing(summary: dict[str, Any], directory: Path) -> str:
     """The summary of a finished run as a person reads it."""
     metric = summary["metric"]
+    left = f" ({summary['nonzero_parameters']:,} not zero)" if "nonzero_parameters" in summary else ""
     further = "".join(f"{name} {value:.2f}, " for name, value in others(summary, metric).items())
     return (
         f"finished: {metric} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
-        f"{summary['best_epoch'] + 1}), {further}{summary['parameters']:,} parameters, {summary['macs']:,} MACs, "
+        f"{summary['best_epoch'] + 1}), {further}{summary['parameters']:,} parameters{left}, {summary['macs']:,} MACs, "
         f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['seconds']:.0f} s in all\n"
         f"{bars(summary)}files:    {directory}"
     )

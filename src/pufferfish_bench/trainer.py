@@ -112,7 +112,7 @@ class Trainer:
 
     def train_phase(self, run: Run) -> None:
         self.tell("phase_started", run)
-        while run.epoch < run.phase.epochs.stop and not self.ended_early(run):
+        while run.epoch < run.phase.epochs.stop and not (run.phase.until and run.phase.until(run)):
             row = self.train_epoch(run)
             self.tell("epoch_ended", run, row)
             if run.epoch % self.checkpoint_every == 0:
@@ -133,10 +133,6 @@ class Trainer:
                     return False
                 run.world.synchronise()
         return run.world.all_stop(wish)
-
-    def ended_early(self, run: Run) -> bool:
-        """Asked between epochs: one that was stopped before its evaluation is not yet over."""
-        return run.step == 0 and run.phase.until is not None and run.phase.until(run)
 
     def train_epoch(self, run: Run) -> dict[str, Any]:
         """Train one epoch, or what is left of it; return its row of the record."""
@@ -169,7 +165,7 @@ class Trainer:
             "loss": loss,
             **run.task.training_figures(loss),
             **metrics,
-            **self.method.figures(run),
+            **self.method.after_epoch(run),
             "learning_rate": run.learning_rate,
             "bytes_sent": run.tally.bytes_sent,
             "messages": run.tally.messages,

@@ -1,5 +1,6 @@
 """EB Train: look for the early-bird ticket while training, then take the channels out that it leaves out (You et al., 2020)."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from pufferfish_bench.core import Method, Operation, Phase, Run, Surgery
 from pufferfish_bench.errors import InputError
 
 SEARCH = "search"
+
+log = logging.getLogger(__name__)
 
 
 class EBTrain(Method):
@@ -31,6 +34,7 @@ class EBTrain(Method):
         self.queue = pruning.Queue(length=masks)
         self.distance = distance
         self.search_epochs = search_epochs
+        self.limit = masks  # of the search, in epochs; the plan knows
         self.surgery = RemoveChannels(prune_ratio=prune_ratio, reinit=reinit, settled=self.settled)
 
     def plan(self, epochs: int, model: nn.Module) -> list[Phase]:
@@ -40,15 +44,26 @@ class EBTrain(Method):
             raise InputError(
                 f"method.search_epochs={limit} must be at least 1 and below epochs={epochs}: nothing would be retrained"
             )
+        self.limit = limit
         return [
             Phase(SEARCH, range(limit), until=lambda run: self.settled()),
             Phase("retrain", range(limit, epochs), enter=self.surgery),
         ]
 
     def check(self, model: nn.Module, optimizer: Optimizer) -> None:
+        if self.limit < self.queue.length:
+            log.warning(
+                f"no ticket can be found: {self.queue.length} masks take as many epochs, and the search has {self.limit}; "
+                "it will prune without one (see method.masks, epochs)"
+            )
         if not pruning.scales(model):
             raise InputError("method=eb_train prunes channels by their BatchNorm; this model has none")
         channels.followed(model)  # says so if it cannot
+        weights = next(model.parameters())
+        if weights.device.type == "cpu" and any(not p.is_contiguous() for p in model.parameters()):
+            raise InputError(
+                "channels_last=true crashes torch on a CPU when few channels are left; leave it out with method=eb_train"
+            )
 
     def settled(self) -> bool:
         return self.queue.full and self.queue.largest_distance < self.distance
@@ -59,13 +74,11 @@ class EBTrain(Method):
                 if isinstance(norm, nn.BatchNorm2d):
                     norm.weight.grad.add_(norm.weight.detach().sign(), alpha=self.penalty)
 
-    def after_step(self, run: Run) -> None:
-        if run.phase.name == SEARCH and run.last_step:
-            self.queue.push(pruning.channel_masks(pruning.scales(run.model), self.prune_ratio))
-
-    def figures(self, run: Run) -> dict[str, float]:
-        distance = self.queue.largest_distance
-        return {} if distance is None or run.phase.name != SEARCH else {"mask_distance": distance}
+    def after_epoch(self, run: Run) -> dict[str, float]:
+        if run.phase.name != SEARCH:
+            return {}
+        self.queue.push(pruning.channel_masks(pruning.scales(run.model), self.prune_ratio))
+        return {"mask_distance": self.queue.largest_distance} if self.queue.full else {}
 
     def state_dict(self) -> dict[str, Any]:
         return self.queue.state_dict()
@@ -89,7 +102,9 @@ class RemoveChannels(Surgery):
         if self.reinit:
             start_anew(run.model)
         layers = {name: {"inputs": inputs, "outputs": outputs} for name, (inputs, outputs) in left.items()}
-        return Operation({"layers": layers, "prune_ratio": self.prune_ratio, "ticket": self.settled()})
+        found = self.settled()
+        note = f"ticket found after {run.epoch} epochs" if found else f"no ticket found in {run.epoch} epochs: pruned without"
+        return Operation({"layers": layers, "prune_ratio": self.prune_ratio, "ticket": found, "note": note})
 
     def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
         channels.resize(model, {name: (layer["inputs"], layer["outputs"]) for name, layer in done["layers"].items()})

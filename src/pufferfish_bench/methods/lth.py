@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pufferfish_bench import counting, low_rank, pruning
 from pufferfish_bench.core import Method, Operation, Phase, Run, Surgery
@@ -42,7 +43,7 @@ class LTH(Method):
         self.start: dict[str, Tensor] | None = None  # what every level goes back to
 
     def plan(self, epochs: int, model: nn.Module) -> list[Phase]:
-        first = Phase("level0", range(epochs), restart=True)
+        first = Phase("level0", range(epochs), enter=Remember(self), restart=True)
         prune = PruneAndRewind(self)
         later = (
             Phase(f"level{level}", range(level * epochs, (level + 1) * epochs), enter=prune, restart=True)
@@ -64,9 +65,18 @@ class LTH(Method):
                 f"no pruning of the {prunable:,} convolution weights makes the net as small as asked; give method.levels"
             )
         levels, left = 0, prunable
-        while left > allowed:
-            levels, left = levels + 1, left - int(self.prune_share * left)
+        while left - levels > allowed:  # each level rounds by less than a weight
+            removed = int(self.prune_share * left)
+            if not removed:
+                raise InputError(
+                    f"method.prune_share={self.prune_share} of {left:,} weights is none: the net never gets as small as asked"
+                )
+            levels, left = levels + 1, left - removed
         return levels
+
+    def check(self, model: nn.Module, optimizer: Optimizer) -> None:
+        if not dict(convolutions(model)):
+            raise InputError("method=lth prunes convolutions; this model has none")
 
     def size_of_pufferfish(self, model: nn.Module) -> int:
         factored = copy.deepcopy(model)
@@ -74,17 +84,21 @@ class LTH(Method):
         return counting.parameters(factored)
 
     def after_backward(self, run: Run) -> None:
-        """Remember the weights that are gone back to, before the step that moves them."""
-        if self.start is None and run.epoch * run.task.steps(run.epoch) + run.step == self.rewind_steps:
-            self.start = {name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()}
+        if run.epoch == run.step == 0 and self.rewind_steps >= run.phase.epochs.stop * run.task.steps(0):
+            raise InputError(f"method.rewind_steps={self.rewind_steps} lies beyond the first level, which has fewer steps")
 
     def after_step(self, run: Run) -> None:
-        """What was pruned stays zero."""
+        """What was pruned stays zero. At the step to go back to, if it is not the start, all is remembered."""
         with torch.no_grad():
             for layer, mask in masked(run.model):
                 layer.weight.mul_(mask)
+        if run.phase_index == 0 and run.epoch * run.task.steps(run.epoch) + run.step + 1 == self.rewind_steps:
+            self.remember(run.model)
 
-    def figures(self, run: Run) -> dict[str, float]:
+    def remember(self, model: nn.Module) -> None:
+        self.start = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+    def after_epoch(self, run: Run) -> dict[str, float]:
         pruned = sum(int((~mask).sum()) for _, mask in masked(run.model))
         return {"level": run.phase_index, "nonzero_parameters": run.parameters - pruned}
 
@@ -95,6 +109,20 @@ class LTH(Method):
         self.start = state["start"]
 
 
+class Remember(Surgery):
+    """Changes nothing: keeps the start, to which later levels go back."""
+
+    def __init__(self, method: LTH):
+        self.method = method
+
+    def operate(self, run: Run) -> Operation:
+        self.method.remember(run.model)
+        return Operation({"layers": {}})
+
+    def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
+        pass
+
+
 class PruneAndRewind(Surgery):
     """Masks the smallest of the weights that were trained, of all convolutions together, and goes back to the start."""
 
@@ -102,14 +130,12 @@ class PruneAndRewind(Surgery):
         self.method = method
 
     def operate(self, run: Run) -> Operation:
-        model, start = run.model, self.method.start
-        if start is None:
-            raise InputError(f"method.rewind_steps={self.method.rewind_steps} lies beyond the first level: nothing to go back to")
+        model = run.model
         layers = dict(convolutions(model))
         weights = {name: layer.weight.detach() for name, layer in layers.items()}
         before = {name: getattr(layer, MASK, torch.ones_like(layer.weight, dtype=torch.bool)) for name, layer in layers.items()}
         after = pruning.without_smallest(weights, before, self.method.prune_share)
-        model.load_state_dict(start, strict=False)  # it knows of no masks
+        model.load_state_dict(self.method.start, strict=False)  # it knows of no masks
         for name, layer in layers.items():
             layer.register_buffer(MASK, after[name])
         self.method.after_step(run)

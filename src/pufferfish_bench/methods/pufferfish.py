@@ -1,5 +1,6 @@
 """Pufferfish: train the full network for a while, factorise it once, train the factors to the end."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from pufferfish_bench.recurrent import LSTM
 from pufferfish_bench.triggers import Trigger
 
 WARMUP = "warmup"
+
+log = logging.getLogger(__name__)
 
 
 class Pufferfish(Method):
@@ -36,9 +39,11 @@ class Pufferfish(Method):
         self.trigger = trigger
         self.warmup_reducer = warmup_reducer
         self.layers = layers
+        if not 0 < prune_ratio < 1 or masks < 2:
+            raise InputError(f"method.prune_ratio={prune_ratio} must be above 0 and below 1, method.masks={masks} at least 2")
         self.warmth = Warmth(prune_ratio=prune_ratio, masks=masks)
         self.own_ranks = ranks == "stable_rank"
-        self.factorise = STARTS[start](choose=self.choose, carry_momentum=momentum == "carry")
+        self.factorise = STARTS[start](choose=self.choose, reason=self.reason, carry_momentum=momentum == "carry")
 
     def plan(self, epochs: int, model: nn.Module) -> list[Phase]:
         warmup = self.warmup_epochs
@@ -52,6 +57,14 @@ class Pufferfish(Method):
     def warm(self, run: Run) -> bool:
         return self.trigger(self.warmth.seen, run.history)
 
+    def reason(self, run: Run) -> str:
+        """Why the switch is now."""
+        if not self.warmth.seen:
+            return "no warm-up"
+        name = getattr(self.trigger, "func", self.trigger).__name__
+        sooner = run.epoch < self.warmup_epochs
+        return f"{name} after {run.epoch} epochs" if sooner else f"after warmup_epochs={run.epoch} ({name})"
+
     def choose(self, model: nn.Module) -> low_rank.Choice:
         """What is factored, and at which ranks."""
         choice = low_rank.choose(model, **self.layers)
@@ -61,12 +74,8 @@ class Pufferfish(Method):
         if run.phase.name == WARMUP and not self.warmth.first:
             self.warmth.begin(run.model, low_rank.choose(run.model, **self.layers))
 
-    def after_step(self, run: Run) -> None:
-        if run.phase.name == WARMUP and run.last_step:
-            self.warmth.look(run.model)
-
-    def figures(self, run: Run) -> dict[str, float]:
-        return self.warmth.seen[-1] if run.phase.name == WARMUP else {}
+    def after_epoch(self, run: Run) -> dict[str, float]:
+        return self.warmth.look(run) if run.phase.name == WARMUP else {}
 
     def state_dict(self) -> dict[str, Any]:
         return self.warmth.state_dict()
@@ -100,9 +109,10 @@ class Warmth:
         self.first = {name: low_rank.stable_rank(model.get_submodule(name)) for name in choice.ranks}
         self.last = self.first
 
-    def look(self, model: nn.Module) -> None:
-        now = {name: low_rank.stable_rank(model.get_submodule(name)) for name in self.first}
-        scales = pruning.scales(model)
+    def look(self, run: Run) -> dict[str, float]:
+        """The signs of this epoch; those of rank 0 on all ranks, since a decision hangs on them."""
+        now = run.world.share({name: low_rank.stable_rank(run.model.get_submodule(name)) for name in self.first})
+        scales = pruning.scales(run.model)
         if scales:
             self.masks.push(pruning.channel_masks(scales, self.prune_ratio))
         row = {
@@ -113,6 +123,7 @@ class Warmth:
             row["mask_distance"] = self.masks.largest_distance
         self.seen.append(row)
         self.last = now
+        return row
 
     def own_ranks(self, model: nn.Module, choice: low_rank.Choice) -> low_rank.Choice:
         """Each layer's stable rank, scaled so that it was full before training (as in Cuttlefish), where that is smaller."""
@@ -138,14 +149,19 @@ class Warmth:
 class FactoriseBySVD(Surgery):
     """Puts the truncated SVD of each chosen layer in its place."""
 
-    def __init__(self, *, choose: Callable[[nn.Module], low_rank.Choice], carry_momentum: bool):
+    def __init__(
+        self, *, choose: Callable[[nn.Module], low_rank.Choice], reason: Callable[[Run], str], carry_momentum: bool
+    ):  # fmt: skip
         self.choose = choose
+        self.reason = reason
         self.carry_momentum = carry_momentum
 
     def operate(self, run: Run) -> Operation:
         choice = self.choose(run.model)
         momenta = momentum_of(run.optimizer, run.model) if self.carry_momentum and run.optimizer else {}
-        done = {"layers": self.change(run.model, choice.ranks), "left": choice.left}
+        if not choice.ranks:
+            log.warning("no layer's own rank makes it smaller: the net stays as it is (method.ranks=ratio would factor it)")
+        done = {"layers": self.change(run.model, choice.ranks), "left": choice.left, "note": self.reason(run)}
         return Operation(done, carried_momentum(momenta, run.model))
 
     def change(self, model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:

@@ -98,10 +98,24 @@ def show_run(directory: Path, console: Console) -> None:
             values = (layer.get(figure, "") for figure in figures)
             shown.add_row(name, *(f"{value:.4g}" if isinstance(value, float) else f"{value:,}" for value in values))
         tables.show(shown, console)
+        if "note" in operation:
+            console.print(operation["note"], highlight=False)
         for layer, reason in operation.get("left", {}).items():
             console.print(f"left alone: {layer}: {reason}", highlight=False)
     if not record["operations"]:
         console.print("no layer was changed", highlight=False)
+    if "summary" in record:
+        summary = record["summary"]
+        console.print(f"parameters {summary['parameters']:,}, MACs {summary['macs']:,}", highlight=False)
+    ratio = record["settings"]["method"].get("prune_ratio")
+    paper = paper_numbers()["table7_eb_train"].get(f"eb_{round(100 * ratio)}") if ratio else None
+    if paper and record["settings"]["name"].startswith("resnet50") and "penalty" in record["settings"]["method"]:
+        console.print(
+            f"the paper's ResNet-50 on ImageNet, pruned by {ratio:.0%}: parameters {paper['params']:,}, "
+            f"MACs {rounded(paper['macs'])}, top-1 {paper['top1']} %. It takes the larger of two counts where paths join; "
+            "here a channel stays if any path writes it.",
+            highlight=False,
+        )
 
 
 def with_late_strides(model: nn.Module) -> nn.Module:

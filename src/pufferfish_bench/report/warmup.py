@@ -28,7 +28,7 @@ def known_triggers(settings: dict[str, Any]) -> dict[str, triggers.Trigger]:
     """Every trigger of conf/method/trigger with its settings, those that refer to a run's with that run's."""
     found = {}
     for path in sorted((Path(config_dir()) / "method" / "trigger").glob("*.yaml")):
-        config = OmegaConf.create({**settings, "trigger": OmegaConf.load(path)})
+        config = OmegaConf.create({"method": {"warmup_epochs": 1}} | settings | {"trigger": OmegaConf.load(path)})
         own = OmegaConf.to_container(config.trigger, resolve=True)
         name = own.pop("_target_").rpartition(".")[2]
         own.pop("_partial_")
@@ -42,9 +42,10 @@ def sheets(record: dict[str, Any], rows: list[dict[str, Any]], metric: str, bett
     table = [[str(row["epoch"] + 1), *(f"{row[key]:.4g}" if key in row else "" for key in columns[1:])] for row in rows]
     history = [-better * row[metric] for row in rows]
     fired = []
-    for name, trigger in known_triggers({"warmup_epochs": record["settings"]["warmup_epochs"]}).items():
+    for name, trigger in known_triggers({"method": record["settings"]["method"]}).items():
         epoch = triggers.first_epoch(trigger, rows, history)
         fired.append([name, "not in this record" if epoch is None else f"after epoch {epoch}"])
+    fired.append(["this run", next((done["note"] for done in record["operations"] if "note" in done), "has not switched yet")])
     return [
         output.Sheet(f"{record['settings']['name']}: phase {rows[0]['phase']}", columns, table),
         output.Sheet("when each trigger would have ended it", ["trigger", "ends"], fired),
