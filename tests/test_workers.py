@@ -257,7 +257,7 @@ def ranks_of(process: subprocess.Popen) -> list[int]:
     return sorted(map(int, children))
 
 
-LONG = ("profile=smoke", "model.width=0.05", "dataset.train_images=1600", "dataset.test_images=50", "batch_size=8")
+LONG = ("profile=smoke", "model.width=0.05", "dataset.train_images=960", "dataset.test_images=20", "batch_size=8", "epochs=3")
 
 
 @pytest.fixture(scope="module")
@@ -284,12 +284,11 @@ def test_when_a_rank_is_killed_the_job_ends_with_a_sentence_and_resumes_to_the_s
     assert_same_run(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_all_ranks_at_one_step_and_a_resume_makes_the_run_whole(tmp_path: Path, whole: Path, number: int):
+def test_a_signal_stops_all_ranks_at_one_step_and_a_resume_makes_the_run_whole(tmp_path: Path, whole: Path):
     words = ("method=powersgd", *LONG, "run_dir=run")
     process = start(tmp_path, *words)
     wait_for(tmp_path / "run" / EPOCHS, process)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=120)
     assert process.returncode != 0
     assert "stopped; a checkpoint is written" in said
@@ -311,15 +310,9 @@ def test_a_finished_run_says_so_and_another_number_of_ranks_is_another_run(tmp_p
     assert "workers: 2 -> 1" in other.stderr
 
 
-def test_the_network_is_measured_if_asked(tmp_path: Path):
-    done = together(tmp_path, "pufferfish_bench", *TINY, "run_dir=run", "measure_network=true", "method=vanilla")
-    assert done.returncode == 0, done.stderr
-    told = read_json(tmp_path / "run" / RUN)["network"]
-    assert told["ranks"] == RANKS
-    assert all(told[collective]["bandwidth"] > 0 for collective in ("allreduce", "allgather"))
-
-
 def test_a_mistyped_setting_is_one_sentence_for_all_ranks(tmp_path: Path):
-    done = together(tmp_path, "pufferfish_bench", *TINY, "run_dir=run", "reducer=powersgd", "reducer.rank=0")
+    done = together(
+        tmp_path, "pufferfish_bench", *TINY, "run_dir=run", "reducer=powersgd", "reducer.rank=0", "measure_network=true"
+    )
     assert done.returncode != 0
     assert "error: reducer.rank=0 must be at least 1" in done.stderr
