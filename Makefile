@@ -28,7 +28,7 @@ bench: $(INSTALLED)  ## speed, as ratios measured in one run, into results/bench
 	$(BIN)/python -m pufferfish_bench.bench.step
 	$(BIN)/python -m pufferfish_bench.bench.loader "$${PUFFERFISH_DATA:-data}/imagenet_sample/train"
 
-figure4b-lab: $(INSTALLED)  ## the per-epoch breakdown over real, capped links between network namespaces: root, about 40 minutes on two cores
+figure4b-lab: $(INSTALLED)  ## the per-epoch breakdown over real, capped links between network namespaces: root, about 15 minutes on two cores
 	$(BIN)/python -m pufferfish_bench.bench.lab --hosts $(HOSTS) --caps $(CAPS)
 
 lint: $(INSTALLED)  ## ruff: faults and format
