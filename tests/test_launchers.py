@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
+PATIENCE = ["--shutdown-timeout", "110"]  # seconds to finish a step and write a checkpoint
 SETTINGS = ("model=resnet18", "schedule.milestones=[5, 7]")  # a space that must survive
 STAND_INS = {
     "torchrun": 'printf "%s\\n" "$@"',
@@ -37,13 +38,13 @@ def launch(tmp_path: Path):
 
 def test_one_machine_needs_no_address(launch):
     words = launch("torchrun.sh", PROCESSES="2").stdout.splitlines()
-    assert words == ["--standalone", "--nproc-per-node", "2", "-m", "pufferfish_bench", *SETTINGS]
+    assert words == [*PATIENCE, "--standalone", "--nproc-per-node", "2", "-m", "pufferfish_bench", *SETTINGS]
 
 
 def test_several_machines_meet_at_the_first(launch):
     words = launch("torchrun.sh", NODES="4", NODE="1", MASTER="first").stdout.splitlines()
-    assert words[:8] == ["--nnodes", "4", "--node-rank", "1", "--master-addr", "first", "--master-port", "29500"]
-    assert words[8:] == ["--nproc-per-node", "auto", "-m", "pufferfish_bench", *SETTINGS]
+    assert words[:10] == [*PATIENCE, "--nnodes", "4", "--node-rank", "1", "--master-addr", "first", "--master-port", "29500"]
+    assert words[10:] == ["--nproc-per-node", "auto", "-m", "pufferfish_bench", *SETTINGS]
 
 
 @pytest.mark.parametrize("missing", ["NODE", "MASTER"])
@@ -64,6 +65,6 @@ def test_slurm_nodes_meet_at_the_first_of_the_job(launch, tmp_path: Path):
         "SLURM_SUBMIT_DIR": str(tmp_path),
     }
     words = launch("slurm.sh", PROCESSES="8", **job).stdout.splitlines()
-    assert words[:4] == ["--nnodes", "2", "--nproc-per-node", "8"]
-    assert words[4:10] == ["--rdzv-id", "123456", "--rdzv-backend", "c10d", "--rdzv-endpoint", "gpu3:23456"]
-    assert words[10:] == ["-m", "pufferfish_bench", *SETTINGS]
+    assert words[:6] == [*PATIENCE, "--nnodes", "2", "--nproc-per-node", "8"]
+    assert words[6:12] == ["--rdzv-id", "123456", "--rdzv-backend", "c10d", "--rdzv-endpoint", "gpu3:23456"]
+    assert words[12:] == ["-m", "pufferfish_bench", *SETTINGS]

@@ -18,6 +18,8 @@ from tests.conftest import REPOSITORY, Command, TinyNet
 from tests.test_commands import METHODS, SMALL_TEXT, assert_same_run
 from tests.test_reducers import attached
 
+pytestmark = pytest.mark.xdist_group("workers")  # they share what two ranks have found, and would only wait for each other
+
 RANKS = 2
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
 TINY = ("profile=smoke", "model.width=0.05", "dataset.train_images=48", "dataset.test_images=10", "batch_size=8", "epochs=2")
@@ -211,12 +213,13 @@ def test_every_method_trains_in_two_ranks(tmp_path: Path):
     assert all("finished" in run and run["world_size"] == RANKS for run in runs)
 
 
-def test_pufferfish_trains_with_every_reducer_and_with_another_in_the_warmup(tmp_path: Path):
-    words = ("--multirun", "method=pufferfish", *TINY, "run_root=runs", "method.warmup_reducer=powersgd", "optimizer.momentum=0")
-    done = together(tmp_path, "pufferfish_bench", *words, f"reducer={','.join(ranks.REDUCERS)}")
+def test_pufferfish_trains_with_every_reducer_that_is_no_method_and_with_another_in_the_warmup(tmp_path: Path):
+    others = [name for name in ranks.REDUCERS if name not in METHODS]
+    words = ("--multirun", "method=pufferfish", *TINY, "run_root=runs", "method.warmup_reducer=powersgd")
+    done = together(tmp_path, "pufferfish_bench", *words, f"reducer={','.join(others)}")
     assert done.returncode == 0, done.stderr
     folders = [path.parent for path in (tmp_path / "runs").glob(f"*/{RUN}")]
-    assert len(folders) == len(ranks.REDUCERS)
+    assert len(folders) == len(others) > 5
     for place in folders:
         first, *_, last = read_rows(place / EPOCHS)
         assert len(first["messages"]) == 2  # PowerSGD's

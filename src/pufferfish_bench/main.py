@@ -120,11 +120,11 @@ def train(config: DictConfig) -> None:
     for group, trial in {
         "schedule": lambda: math.sqrt(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0))),  # a number, not negative
         "optimizer": lambda: optimizer(model),
+        "method": lambda: (method.plan(config.epochs, model), method.check(model, optimizer(model))),
         "reducer": lambda: [
             check_reducer(make(world=world, watch=None), optimizer(model), config, precision)
             for make in (reducer, *(phase.reducer for phase in method.plan(config.epochs, model) if phase.reducer))
         ],
-        "method": lambda: (method.plan(config.epochs, model), method.check(model, optimizer(model))),
     }.items():
         refuse_nonsense(group, trial)
     task = build(config.dataset, world=world)  # may take its time, so it comes last

@@ -159,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if given.processes < 1:
         parser.error(f"--processes {given.processes} must be at least 1")
-    if given.hosts * given.processes < 2 and not given.exec:
+    if given.hosts * given.processes == 1 and not given.exec:
         parser.error("training needs at least 2 hosts, or 2 processes on one")
     if given.exec and not given.words:
         parser.error("--exec needs a program after --")

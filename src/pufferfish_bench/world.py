@@ -130,7 +130,8 @@ def join(device: str) -> World:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if "WORLD_SIZE" not in os.environ:
         return alone(device)
-    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    needed = ("RANK", "MASTER_ADDR", "MASTER_PORT", *(["LOCAL_RANK"] if device == "cuda" else []))
+    missing = [name for name in needed if name not in os.environ]
     if missing:
         raise InputError(
             f"WORLD_SIZE is set, but not {', '.join(missing)}: start several processes with torchrun, or unset WORLD_SIZE for one"
