@@ -17,7 +17,7 @@ from torch import nn
 
 from pufferfish_bench import optimizers, schedules
 from pufferfish_bench.checkpoints import Checkpoints, fingerprint
-from pufferfish_bench.core import Method, Observer, Reducer, Run
+from pufferfish_bench.core import Method, Reducer, Run
 from pufferfish_bench.main import build
 from pufferfish_bench.methods.eb_train import EBTrain
 from pufferfish_bench.methods.lth import LTH
@@ -30,6 +30,7 @@ from pufferfish_bench.tasks.memory import in_memory
 from pufferfish_bench.trainer import Stopped, Trainer
 from pufferfish_bench.world import World, join
 from tests.conftest import PUFFERFISH, REPOSITORY, TinyNet
+from tests.test_trainer import StopAfter
 
 REDUCERS = sorted(path.stem for path in (REPOSITORY / "conf" / "reducer").glob("*.yaml"))
 BATCH = 8  # of all ranks together
@@ -64,17 +65,6 @@ def task(world: World, images: int = 50) -> Images:
         train=(pixels, labels), test=(pixels[:21], labels[:21]), classes=4, mean=(0.5,) * 3, std=(0.25,) * 3,
         label_smoothing=0.0, batch_size=BATCH // world.size, test_batch_size=6, seed=1, world=world,
     )  # fmt: skip
-
-
-class StopAfter(Observer):
-    def __init__(self, steps: int | None):
-        self.left = steps
-
-    def step_ended(self, run: Run) -> None:
-        self.left = None if self.left is None else self.left - 1
-
-    def requested(self) -> bool:
-        return self.left is not None and self.left <= 0
 
 
 def train(

@@ -45,7 +45,7 @@ class StopAfter(Observer):
         self.left = None if self.left is None else self.left - 1
 
     def requested(self) -> bool:
-        return self.left == 0
+        return self.left is not None and self.left <= 0
 
 
 def train(

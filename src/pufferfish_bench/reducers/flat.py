@@ -42,12 +42,6 @@ class Flat(Reducer):
             self.world.allreduce(tensor)
         return [("allreduce", tensor.nbytes)] if self.world.size > 1 else []
 
-    def allgather(self, tensor: Tensor) -> tuple[Tensor, list[Message]]:
-        """(ranks, *shape): those of all ranks."""
-        with self.watch("communicate"):
-            gathered = self.world.allgather(tensor)
-        return gathered, [("allgather", tensor.nbytes)] if self.world.size > 1 else []
-
     def meet(self) -> None:
         """Wait for the slowest rank, in a section of its own, if asked."""
         if self.measure_wait:
@@ -86,6 +80,28 @@ class Narrow(Flat):
         with self.watch("decode"):
             self.gradient.copy_(self.message)
         return sent
+
+
+class Gathered(Flat):
+    """One message a rank, which all others are given; what they make of it may be anything."""
+
+    def encode(self) -> Tensor:
+        """The message, from this rank's gradients."""
+        raise NotImplementedError
+
+    def decode(self, messages: Tensor) -> None:
+        """Gradients from the messages of all ranks (ranks, *shape of one)."""
+        raise NotImplementedError
+
+    def reduce(self) -> list[Message]:
+        with self.watch("encode"):
+            message = self.encode()
+        self.meet()
+        with self.watch("communicate"):
+            messages = self.world.allgather(message)
+        with self.watch("decode"):
+            self.decode(messages)
+        return [("allgather", message.nbytes)] if self.world.size > 1 else []
 
 
 def allreduce(**how: Any) -> Reducer:

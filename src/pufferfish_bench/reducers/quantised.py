@@ -5,14 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pufferfish_bench.core import Message
 from pufferfish_bench.reducers import bits
-from pufferfish_bench.reducers.flat import Flat
+from pufferfish_bench.reducers.flat import Gathered
 
 ENDS = 2 * 4  # bytes of the smallest and the largest, ahead of the bits
 
 
-class StochasticBinary(Flat):
+class StochasticBinary(Gathered):
     """A bit for each gradient and two numbers for each rank, in one message; unbiased, without error feedback."""
 
     def __init__(self, *, seed: int, **how: Any):
@@ -24,14 +23,11 @@ class StochasticBinary(Flat):
         self.random = torch.Generator(self.world.device).manual_seed(self.seed * self.world.size + self.world.rank)
         return module
 
-    def reduce(self) -> list[Message]:
-        with self.watch("encode"):
-            message = encode(self.gradient, self.random)
-        self.meet()
-        messages, sent = self.allgather(message)
-        with self.watch("decode"):
-            decode(messages, out=self.gradient)
-        return sent
+    def encode(self) -> Tensor:
+        return encode(self.gradient, self.random)
+
+    def decode(self, messages: Tensor) -> None:
+        decode(messages, out=self.gradient)
 
     def state_dict(self) -> dict[str, Any]:
         return {"random": self.random.get_state()}

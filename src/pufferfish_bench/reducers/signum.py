@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pufferfish_bench.core import Message
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.reducers import bits
-from pufferfish_bench.reducers.flat import Flat
+from pufferfish_bench.reducers.flat import Gathered
 
 
-class Signum(Flat):
+class Signum(Gathered):
     """Leaves -1, 0 (a tie) or 1 for each gradient. The momentum is local, so the optimizer must have none."""
 
     takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
@@ -35,16 +34,13 @@ class Signum(Flat):
         self.momentum = torch.zeros_like(self.gradient)
         return module
 
-    def reduce(self) -> list[Message]:
-        with self.watch("encode"):
-            self.momentum.lerp_(self.gradient, 1 - self.decay if self.begun else 1.0)
-            self.begun = True
-            message = bits.pack(self.momentum < 0)
-        self.meet()
-        votes, sent = self.allgather(message)
-        with self.watch("decode"):
-            vote(votes, out=self.gradient)
-        return sent
+    def encode(self) -> Tensor:
+        self.momentum.lerp_(self.gradient, 1 - self.decay if self.begun else 1.0)
+        self.begun = True
+        return bits.pack(self.momentum < 0)
+
+    def decode(self, messages: Tensor) -> None:
+        vote(messages, out=self.gradient)
 
     def state_dict(self) -> dict[str, Any]:
         return {"momentum": self.momentum, "begun": self.begun}

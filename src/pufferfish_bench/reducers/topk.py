@@ -5,12 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pufferfish_bench.core import Message
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.reducers.flat import Flat
+from pufferfish_bench.reducers.flat import Gathered
 
 
-class TopK(Flat):
+class TopK(Gathered):
     """The mean of the ranks' largest gradients, a `share` of all; error feedback keeps the rest."""
 
     takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
@@ -27,18 +26,15 @@ class TopK(Flat):
         self.count = max(1, int(self.share * len(self.gradient)))
         return module
 
-    def reduce(self) -> list[Message]:
-        with self.watch("encode"):
-            self.gradient += self.error
-            chosen = self.gradient.abs().topk(self.count, sorted=False).indices
-            values = self.gradient[chosen]
-            self.error.copy_(self.gradient)[chosen] = 0
-            message = torch.cat([chosen.int().view(torch.uint8), values.view(torch.uint8)])
-        self.meet()
-        messages, sent = self.allgather(message)
-        with self.watch("decode"):
-            decode(messages, out=self.gradient)
-        return sent
+    def encode(self) -> Tensor:
+        self.gradient += self.error
+        chosen = self.gradient.abs().topk(self.count, sorted=False).indices
+        values = self.gradient[chosen]
+        self.error.copy_(self.gradient)[chosen] = 0
+        return torch.cat([chosen.int().view(torch.uint8), values.view(torch.uint8)])
+
+    def decode(self, messages: Tensor) -> None:
+        decode(messages, out=self.gradient)
 
     def state_dict(self) -> dict[str, Any]:
         return {"error": self.error}
