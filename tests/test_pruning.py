@@ -1,5 +1,6 @@
 """Pruned networks compute what masked ones compute, and what was pruned stays pruned."""
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pufferfish_bench import channels, counting, main, pruning, triggers
+from pufferfish_bench import channels, counting, main, pruning, records, triggers
 from pufferfish_bench.checkpoints import fingerprint
 from pufferfish_bench.core import Method, Observer, Run
 from pufferfish_bench.errors import InputError
@@ -18,7 +19,8 @@ from pufferfish_bench.low_rank import stable_rank
 from pufferfish_bench.methods.eb_train import EBTrain
 from pufferfish_bench.methods.lth import LTH, MASK
 from pufferfish_bench.methods.pufferfish import Pufferfish
-from pufferfish_bench.records import EPOCHS, read_rows
+from pufferfish_bench.records import EPOCHS, RUN, read_rows
+from pufferfish_bench.report import warmup
 from pufferfish_bench.trainer import Stopped
 from tests.conftest import PUFFERFISH, TINY_LAYERS, TinyNet
 from tests.test_trainer import EPOCHS_TRAINED, STEPS, record, train
@@ -421,6 +423,23 @@ def test_a_waiting_switch_takes_place_when_the_record_says_that_it_would(tmp_pat
     for name, (out, inputs) in {"conv2": (8, 72), "fc1": (12, 32)}.items():
         rank = min(out, round(out * warmth.last[name] / warmth.first[name]))
         assert done["layers"].get(name, {"rank": None})["rank"] == (rank if rank * (out + inputs) < out * inputs else None)
+
+
+def test_the_signs_of_a_search_are_told_too(tmp_path: Path, capsys: pytest.CaptureFixture):
+    settings = {"name": "eb", "method": {"prune_ratio": 0.5, "penalty": 1e-4}}
+    note = "ticket found after 2 epochs"
+    records.write_json(
+        tmp_path / RUN, {"settings": settings, "operations": [{"note": note}], "summary": {"metric": "test_accuracy"}}
+    )  # fmt: skip
+    found = [
+        {"phase": "search", "epoch": number, "test_accuracy": 50.0, "mask_distance": 0.3 - 0.25 * number} for number in (0, 1)
+    ]
+    records.rewrite_rows(tmp_path / EPOCHS, found)
+    warmup.main([str(tmp_path)])
+    said = capsys.readouterr().out
+    assert note in said
+    assert re.search(r"mask_distance \(distance 0\.1\) +after epoch 2", said)
+    assert "fixed_epoch" not in said
 
 
 def test_figures_of_the_warm_up_do_not_change_the_run(tmp_path: Path):

@@ -16,7 +16,7 @@ def fixed_epoch(seen: Rows, history: Sequence[float], *, epoch: int) -> bool:
 
 
 def stable_rank_settled(seen: Rows, history: Sequence[float], *, tolerance: float, patience: int) -> bool:
-    """When no layer's stable rank has changed by more than `tolerance` of itself in any of the last `patience` epochs."""
+    """When no layer's stable rank has changed by more than `tolerance` ranks in any of the last `patience` epochs."""
     changes = [row.get("stable_rank_change") for row in seen[-patience:]]
     return len(changes) == patience > 0 and all(change is not None and change <= tolerance for change in changes)
 

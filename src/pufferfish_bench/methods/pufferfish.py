@@ -117,7 +117,7 @@ class Warmth:
             self.masks.push(pruning.channel_masks(scales, self.prune_ratio))
         row = {
             "stable_rank": sum(now.values()) / len(now),
-            "stable_rank_change": max(abs(now[name] / self.last[name] - 1) for name in now),
+            "stable_rank_change": max(abs(now[name] - self.last[name]) for name in now),
         }
         if self.masks.full:
             row["mask_distance"] = self.masks.largest_distance
