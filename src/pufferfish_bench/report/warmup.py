@@ -56,15 +56,15 @@ def sheets(record: dict[str, Any], rows: list[dict[str, Any]], metric: str, bett
 
 def draw(rows: list[dict[str, Any]]) -> Figure:
     with charts.style():
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        axes = figure.subplots()
-        for number, (sign, words) in enumerate(SIGNS.items()):
+        seen = {sign: words for sign, words in SIGNS.items() if any(sign in row for row in rows)}
+        figure = Figure(figsize=(6 * len(seen), 4), layout="constrained")
+        for number, (axes, (sign, words)) in enumerate(
+            zip(figure.subplots(1, len(seen), squeeze=False)[0], seen.items(), strict=True)
+        ):
             points = [(row["epoch"] + 1, row[sign]) for row in rows if sign in row]
-            if points:
-                axes.plot(*zip(*points, strict=True), label=words, **charts.look(number))
-        axes.set_xlabel("epoch")
-        axes.set_ylim(bottom=0)
-        axes.legend()
+            axes.plot(*zip(*points, strict=True), **charts.look(number))
+            axes.set(title=words, xlabel="epoch", xlim=(0, len(rows) + 1))
+            axes.set_ylim(bottom=0)
     return figure
 
 
