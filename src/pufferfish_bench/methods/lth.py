@@ -64,14 +64,13 @@ class LTH(Method):
             raise InputError(
                 f"no pruning of the {prunable:,} convolution weights makes the net as small as asked; give method.levels"
             )
-        levels, left = 0, prunable
-        while left - levels > allowed:  # each level rounds by less than a weight
-            removed = int(self.prune_share * left)
-            if not removed:
+        levels, left = 0, float(prunable)
+        while left > allowed * (1 + 1e-9):
+            if self.prune_share * left < 1:
                 raise InputError(
-                    f"method.prune_share={self.prune_share} of {left:,} weights is none: the net never gets as small as asked"
+                    f"method.prune_share={self.prune_share} of {left:,.0f} weights is none: the net never gets as small as asked"
                 )
-            levels, left = levels + 1, left - removed
+            levels, left = levels + 1, left * (1 - self.prune_share)
         return levels
 
     def check(self, model: nn.Module, optimizer: Optimizer) -> None:
