@@ -8,12 +8,14 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -80,8 +82,16 @@ OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.cr
 @hydra.main(config_path=config_dir(), config_name="config", version_base="1.3")
 @spoken_errors()
 def train(config: DictConfig) -> None:
-    """Train what the config says, or go on with it, or say that it is done."""
-    directory, settings = Path(config.run_dir), settings_of(config)
+    """Train what the config says, or go on with it, or say that it is done. A probe only tries its first steps."""
+    if not config.probe_steps:
+        train_in(Path(config.run_dir), config)
+        return
+    with tempfile.TemporaryDirectory() as nowhere:
+        train_in(Path(nowhere), config)
+
+
+def train_in(directory: Path, config: DictConfig) -> None:
+    settings = settings_of(config)
     console.print(f"[bold]{settings['name']}[/]  ->  {directory}", highlight=False, soft_wrap=True)
     check(config)
     if RANK == 0 and config.workers == 1 and run_directory.finished(directory, settings):
@@ -96,7 +106,7 @@ def train(config: DictConfig) -> None:
     from pufferfish_bench.interrupts import Interrupts
     from pufferfish_bench.machine import environment, hold_on_to_memory
     from pufferfish_bench.memory_format import channels_last
-    from pufferfish_bench.observers import Recorder, TensorBoard, Terminal
+    from pufferfish_bench.observers import Probe, Recorder, TensorBoard, Terminal
     from pufferfish_bench.schedules import Clock
     from pufferfish_bench.trainer import Stopped, Trainer
 
@@ -129,7 +139,7 @@ def train(config: DictConfig) -> None:
         refuse_nonsense(group, trial)
     task = build(config.dataset, world=world)  # may take its time, so it comes last
 
-    interrupts = Interrupts()
+    interrupts, probe = Interrupts(), Probe(steps=config.probe_steps) if config.probe_steps else None
     manifest = {"settings": settings, **environment(world.device), "data": conditions(config), "world_size": world.size}
     lab = os.environ.get("PUFFERFISH_NETWORK")  # what netlab knows of the network it has made
     if config.measure_network or lab:
@@ -154,18 +164,33 @@ def train(config: DictConfig) -> None:
             TensorBoard(directory=directory / "tensorboard"),
             Terminal(console=console),
         ]
-        if world.rank == 0
-        else [],
-        stop_requested=interrupts.requested,
+        if world.rank == 0 and not probe
+        else [probe] * (world.rank == 0),
+        stop_requested=lambda: interrupts.requested() or (probe is not None and probe.over()),
     )
     directory.mkdir(parents=True, exist_ok=True)
     with run_directory.alone(directory) if world.rank == 0 else contextlib.nullcontext(), interrupts:
         try:
             trainer.fit(world=world, task=task, model=model)
         except Stopped:
+            if probe and not interrupts.requested():
+                return say_pace(probe.found())
             console.print("stopped; a checkpoint is written, and the same command goes on from here", highlight=False)
             sys.exit(128 + (interrupts.received or signal.SIGTERM))  # another rank may have been asked
-    show_summary(directory)
+    return say_pace(probe.found()) if probe else show_summary(directory)
+
+
+def say_pace(found: dict[str, float]) -> None:
+    if RANK == 0:
+        print(json.dumps(found))
+
+
+def identify(overrides: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    """Where pufferfish-run with these words writes its run, and what makes it the run it is."""
+    with initialize_config_dir(config_dir(), version_base="1.3"):
+        config = compose("config", overrides=list(overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        return Path(config.run_dir), settings_of(config)
 
 
 @hydra.main(config_path=config_dir(), config_name="describe", version_base="1.3")

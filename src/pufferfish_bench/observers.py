@@ -1,6 +1,7 @@
 """Those who look on: the record on disk, TensorBoard, and the person at the terminal."""
 
 import datetime
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pufferfish_bench import records
 from pufferfish_bench.core import Observer, Run
 from pufferfish_bench.records import EPOCHS, RUN, Row
+
+PATIENCE = 20  # seconds after its first step that a probe goes on at most, and then to the end of the step
 
 CONDITIONS = ("commit", "dirty", "versions", "hardware", "data", "world_size", "network")
 
@@ -153,6 +156,32 @@ class Terminal(Observer):
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)
+
+
+class Probe(Observer):
+    """Looks at the first steps of a run: how long all of it would take at their pace, but for testing and surgery."""
+
+    def __init__(self, *, steps: int):
+        self.steps = steps
+        self.times: list[float] = []  # at which steps ended
+        self.all_steps = 0
+
+    def step_ended(self, run: Run) -> None:
+        run.world.synchronise()
+        self.times.append(time.perf_counter())
+        self.all_steps = run.task.steps(run.epoch) * run.plan[-1].epochs.stop
+
+    def evaluation_started(self, run: Run) -> None:
+        self.steps = 0  # what follows is no pace of steps
+
+    def over(self) -> bool:
+        enough = len(self.times) >= self.steps
+        return len(self.times) > 1 and (enough or self.times[-1] - self.times[0] > PATIENCE)
+
+    def found(self) -> dict[str, float]:
+        """The first step does not count: it warms up."""
+        pace = (self.times[-1] - self.times[0]) / max(1, len(self.times) - 1)
+        return {"steps": self.all_steps, "seconds_per_step": pace, "seconds": self.all_steps * pace}
 
 
 def now() -> str:

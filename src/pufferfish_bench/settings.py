@@ -18,7 +18,7 @@ DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable")
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
 PLACES = {
     "data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1,
-    "measure_wait": False, "measure_network": False,
+    "measure_wait": False, "measure_network": False, "probe_steps": 0,
 }  # fmt: skip
 
 
@@ -47,6 +47,7 @@ class Settings:
     untimed_steps: int = MISSING
     measure_wait: bool = MISSING
     measure_network: bool = MISSING
+    probe_steps: int = MISSING
     device: str = MISSING
     data_root: str = MISSING
     download: bool = MISSING
@@ -102,8 +103,9 @@ def check(config: DictConfig) -> None:
             raise InputError(f"{key}={config[key]} must be at least 1")
     if config.workers != int(os.environ.get("WORLD_SIZE", "1")):
         raise InputError(f"workers={config.workers} is not to be set: it is the number of processes that torchrun starts")
-    if config.untimed_steps < 0:
-        raise InputError(f"untimed_steps={config.untimed_steps} must not be negative")
+    for key in ("untimed_steps", "probe_steps"):
+        if config[key] < 0:
+            raise InputError(f"{key}={config[key]} must not be negative")
     if config.clip_norm is not None and config.clip_norm <= 0:
         raise InputError(f"clip_norm={config.clip_norm} must be above 0, or null")
     if not 0 <= config.seed < 2**32:
