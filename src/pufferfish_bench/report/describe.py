@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -14,6 +13,7 @@ from pufferfish_bench import counting, low_rank
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, read_json
 from pufferfish_bench.report import tables
+from pufferfish_bench.report.numbers import paper_numbers, rounded
 
 NETS = ("vanilla", "hybrid", "low_rank")
 
@@ -175,15 +175,3 @@ def show(description: Mapping[str, Any], console: Console) -> None:
                 f"{rounded(early)} instead of {rounded(late)}.",
                 highlight=False,
             )
-
-
-def rounded(macs: float) -> str:
-    """As the paper prints it: 0.40 G, 18 M."""
-    return f"{macs / 1e9:.2f} G" if macs >= 1e8 else f"{macs / 1e6:.1f} M"
-
-
-def paper_numbers() -> dict[str, Any]:
-    """The numbers the paper prints: inside the installed package, or in results/paper/ of the repository."""
-    inside = Path(__file__).parents[1] / "paper"
-    directory = inside if inside.is_dir() else Path(__file__).parents[3] / "results" / "paper"
-    return OmegaConf.to_container(OmegaConf.load(directory / "numbers.yaml"))
