@@ -1,0 +1,140 @@
+"""A table or figure of the paper as conf/table/ has it: its cells, their figures, what the paper claims. Runs nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.settings import config_dir
+
+PROFILES = ("paper", "cpu", "smoke")
+KINDS = ("train", "describe", "lab")
+DIRECTIONS = ("higher", "lower")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment of a table: how it is run, and which of its figures stand beside which of the paper's."""
+
+    name: str
+    kind: str  # train | describe: nothing is trained, the net is counted | lab: trained over capped links
+    overrides: tuple[str, ...]  # of pufferfish-run, or of pufferfish-describe
+    figures: Mapping[str, str | None]  # quantity -> where its number is in results/paper/numbers.yaml; None: the paper has none
+    workers: int
+    net: str | None  # that is counted
+    cap: str | None  # of each host's link in the lab
+
+    @property
+    def label(self) -> str:
+        return self.name.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What the paper claims of two cells: one has more, or less, of a quantity than the other."""
+
+    claim: str
+    quantity: str
+    of: str
+    direction: str
+    than: str
+    ratio: str | None  # where the paper's (than / of) is
+    difference: str | None  # where the paper's (of - than) is
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table or figure of the paper under one profile."""
+
+    name: str
+    profile: str
+    title: str
+    seeds: int  # as many as the paper has
+    cells: tuple[Cell, ...]
+    relations: tuple[Relation, ...]
+
+    def cell(self, name: str) -> Cell:
+        return next(cell for cell in self.cells if cell.name == name)
+
+
+def folder() -> Path:
+    return Path(config_dir()) / "table"
+
+
+def names() -> list[str]:
+    """All tables and figures there are: tables first, each by its number."""
+    known = [path.stem for path in folder().glob("*.yaml")]
+    return sorted(known, key=lambda name: (name.startswith("figure"), int("".join(filter(str.isdigit, name))), name))
+
+
+def read(name: str, profile: str) -> PaperTable:
+    """A table as its file has it; a name or a profile that is not known is refused."""
+    if name not in names():
+        raise InputError(f"there is no {name!r}; there are {', '.join(names())}")
+    if profile not in PROFILES:
+        raise InputError(f"profile={profile} is not known; allowed: {', '.join(PROFILES)}")
+    path = folder() / f"{name}.yaml"
+    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    try:
+        return parse(name, profile, content)
+    except KeyError as error:
+        raise InputError(f"{path}: {error.args[0]} is missing") from None
+
+
+def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
+    cells = tuple(parse_cell(cell, own, content, profile) for cell, own in content["cells"].items())
+    relations = tuple(parse_relation(own) for own in content.get("relations", ()))
+    for relation in relations:
+        for end in (relation.of, relation.than):
+            asked = [cell for cell in cells if cell.name == end and relation.quantity in cell.figures]
+            if not asked:
+                raise InputError(f"{name}: {relation.claim!r} speaks of {relation.quantity} of {end}, which no cell has")
+    return PaperTable(name, profile, content["title"], content["seeds"], cells, relations)
+
+
+def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Cell:
+    """What a cell says, over what the table says for all its cells; of what differs by profile, this profile's."""
+    kind = own.get("kind", table.get("kind", "train"))
+    if kind not in KINDS:
+        raise InputError(f"{name}: kind: {kind} is not known; allowed: {', '.join(KINDS)}")
+    if kind == "describe":  # counts are those of the paper's net, whatever is trained beside them
+        return Cell(name, kind, tuple(own["overrides"]), own["figures"], 1, own["net"], None)
+    words = [*table.get("common", ()), *own["overrides"]]
+    for place in (table, own):
+        words += place.get("by_profile", {}).get(profile, ())
+    return Cell(
+        name=name,
+        kind=kind,
+        overrides=(*words, f"profile={profile}"),
+        figures=table.get("figures", {}) | own.get("figures", {}),
+        workers=of_profile(own.get("workers", table.get("workers", 1)), profile),
+        net=None,
+        cap=of_profile(own.get("cap", table.get("cap")), profile),
+    )
+
+
+def of_profile(value: Any, profile: str) -> Any:
+    return value[profile] if isinstance(value, Mapping) else value
+
+
+def parse_relation(own: Mapping[str, Any]) -> Relation:
+    if own["is"] not in DIRECTIONS:
+        raise InputError(f"{own['claim']!r}: is: {own['is']} is not known; allowed: {', '.join(DIRECTIONS)}")
+    ends = (own["of"], own["is"], own["than"])
+    return Relation(own["claim"], own["quantity"], *ends, own.get("ratio"), own.get("difference"))
+
+
+def paper_number(numbers: Mapping[str, Any], path: str | None) -> tuple[float, float | None] | None:
+    """The paper's number under a path of keys, with its standard deviation where the paper gives one."""
+    if path is None:
+        return None
+    found: Any = numbers
+    for key in path.split("."):
+        if not isinstance(found, Mapping) or key not in found:
+            raise InputError(f"the paper's numbers have no {path}")
+        found = found[key]
+    mean, deviation = found if isinstance(found, Sequence) and not isinstance(found, str) else (found, None)
+    return float(mean), deviation
