@@ -1,0 +1,166 @@
+"""The paper's tables beside ours: records in; Markdown, CSV and a page out, the same bytes for the same records."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pufferfish_bench import table
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.report import outcome, output
+from pufferfish_bench.report.numbers import paper_numbers
+from pufferfish_bench.report.outcome import Claim, Figure, Outcome
+from pufferfish_bench.report.output import Sheet
+
+COLUMNS = ("cell", "figure", "paper", "ours", "seeds", "difference", "verdict")
+RELATION_COLUMNS = ("the paper's claim", "figure", "paper", "ours", "p (Welch)", "seeds", "verdict")
+READING = (
+    "Mean ± standard deviation over seeds. Within 2 sigma: of a single run, the paper's spread and ours together. A profile "
+    "other than `paper` is the paper in miniature: its numbers are not comparable, its relations are what it can show."
+)
+RELATIONS_READING = (
+    "Two-sided Welch test at 5 %, each claim on its own. In `paper` and `ours`: a factor (of times: so many times as fast), "
+    "or a difference where the paper has one."
+)
+
+
+def spread(show: Any, mean: float, deviation: float | None) -> str:
+    return show(mean) if deviation is None else f"{show(mean)} ± {show(deviation)}"
+
+
+def signed(show: Any, value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{show(abs(value))}"
+
+
+def figure_words(figure: Figure) -> list[str]:
+    """A row of the table of figures."""
+    show, paper, ours = figure.quantity.show, figure.paper, figure.ours
+    return [
+        figure.cell.label,
+        figure.quantity.label,
+        spread(show, *paper) if paper else "",
+        spread(show, ours.mean, ours.deviation) if ours else "",
+        str(len(ours.values)) if ours and figure.cell.kind != "describe" else "",
+        signed(show, figure.difference) if figure.difference is not None else "",
+        figure.verdict,
+    ]
+
+
+def claim_words(claim: Claim) -> list[str]:
+    """A row of the table of relations."""
+    unit = "" if claim.relation.difference else "x"
+    judgement = claim.judgement
+    return [
+        claim.relation.claim,
+        claim.quantity.label,
+        f"{claim.paper:.2f}{unit}" if claim.paper is not None else "",
+        f"{claim.ours:.2f}{unit}" if claim.ours is not None else "",
+        f"{judgement.p:.2g}" if judgement.p is not None else "",
+        " and ".join(map(str, judgement.seeds)),
+        judgement.verdict,
+    ]
+
+
+def number(name: str) -> str:
+    """table4 as people say it: Table 4; figure3a: Figure 3a."""
+    kind = name.rstrip("0123456789abc")
+    return f"{kind.capitalize()} {name.removeprefix(kind)}"
+
+
+def sheets(found: Outcome) -> list[Sheet]:
+    """The figures of a table, and what the paper claims of them."""
+    title = f"{number(found.table.name)}: {found.table.title}"
+    shown = [Sheet(title, COLUMNS, [figure_words(figure) for figure in found.figures], READING)]
+    if found.claims:
+        shown.append(Sheet("Relations", RELATION_COLUMNS, [claim_words(claim) for claim in found.claims], RELATIONS_READING))
+    return shown
+
+
+def markdown(found: Outcome) -> str:
+    provenance = "; ".join(found.provenance) or "no records yet"
+    return "\n".join([*(sheet.markdown() for sheet in sheets(found)), f"From the records: {provenance}.", ""])
+
+
+def rows(found: Outcome) -> list[dict[str, Any]]:
+    """All figures in full, for programs."""
+    return [
+        {
+            "table": found.table.name, "profile": found.table.profile, "cell": figure.cell.name, "figure": figure.name,
+            "paper": figure.paper and figure.paper[0], "paper_deviation": figure.paper and figure.paper[1],
+            "ours": figure.ours and figure.ours.mean, "ours_deviation": figure.ours and figure.ours.deviation,
+            "seeds": len(figure.ours.values) if figure.ours else 0, "difference": figure.difference, "verdict": figure.verdict,
+        }
+        for figure in found.figures
+    ]  # fmt: skip
+
+
+def relation_rows(found: Outcome) -> list[dict[str, Any]]:
+    return [
+        {
+            "table": found.table.name, "profile": found.table.profile, "claim": claim.relation.claim,
+            "figure": claim.relation.quantity, "of": claim.relation.of, "is": claim.relation.direction,
+            "than": claim.relation.than, "paper": claim.paper, "ours": claim.ours, "p": claim.judgement.p,
+            "seeds_of": claim.judgement.seeds[0], "seeds_than": claim.judgement.seeds[1], "verdict": claim.judgement.verdict,
+        }
+        for claim in found.claims
+    ]  # fmt: skip
+
+
+def place(found: Outcome, results: Path) -> Path:
+    """Where the files of a table or figure are, but for their endings."""
+    return results / ("figures" if found.table.name.startswith("figure") else "tables") / found.table.profile / found.table.name
+
+
+def write(found: Outcome, out: Path, console: Console) -> None:
+    """The words and numbers of one table or figure."""
+    texts = {".md": markdown(found), ".csv": output.csv_text(rows(found))}
+    if found.claims:
+        texts["-relations.csv"] = output.csv_text(relation_rows(found))
+    output.write(out, texts, console)
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="pufferfish-report", description=__doc__)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="table4, figure5, ... (default: all that have records)")
+    parser.add_argument("--profile", default="cpu", help="of the runs: paper, cpu or smoke (default: %(default)s)")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="FOLDER",
+        help="where records/ is, and tables/, figures/ and the page are written (default: %(default)s)",
+    )  # fmt: skip
+    given = parser.parse_args(words)
+    console = Console()
+    with output.spoken_errors():
+        numbers = paper_numbers()
+
+        def read(name: str) -> Outcome:
+            return outcome.read(table.read(name, given.profile), given.results / "records", numbers)
+
+        for found in map(read, given.tables):
+            for sheet in sheets(found):
+                sheet.show(console)
+        there = [found for found in map(read, table.names()) if any(found.records.values())]
+        if not there:
+            folder = given.results / "records" / given.profile
+            raise InputError(f"there are no records in {folder}: make table4 PROFILE={given.profile} makes some")
+        from pufferfish_bench.report import page, pictures  # half a second of imports that a refusal does not need
+
+        drawn = {}
+        for found in there:
+            out = place(found, given.results)
+            write(found, out, console)
+            if pictures.draw(found, out, console):
+                drawn[found.table.name] = out.with_name(out.name + ".svg").read_bytes()
+        text = page.page([(number(found.table.name), sheets(found), found) for found in there], drawn, given.results)
+        output.write(given.results / f"report-{given.profile}", {".html": text}, console)
+
+
+def run() -> None:
+    """The command pufferfish-report."""
+    main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,91 @@
+"""Ours beside the paper's: a verdict on each figure and on each relation the paper claims. Pure functions of numbers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from pufferfish_bench.report import welch
+from pufferfish_bench.report.quantities import Quantity
+
+SIGMAS = 2.0
+LEVEL = 0.05  # of the Welch test, two-sided
+PAPERS_MACHINE = "V100"
+
+WITHIN, BETTER, WORSE = "within 2 sigma", "better", "worse"
+EQUAL, DIFFERENT = "equal", "differs"
+NOT_RUN, NO_SPREAD, NO_NUMBER = "not run", "no spread to judge by", ""
+OTHER_PROFILE, OTHER_MACHINE = "not comparable (another profile)", "not comparable (another machine)"
+HOLDS, OPPOSITE, ALIKE, FEW = "holds", "the opposite", "cannot be told apart", "cannot be told apart (one seed)"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One figure of the runs of a cell, a value for each seed."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        return stdev(self.values) if len(self.values) > 1 else None
+
+
+def of_figure(
+    quantity: Quantity, ours: Sample | None, paper: tuple[float, float | None] | None, *, profile: str, device: str
+) -> str:
+    """How ours stands to the paper's: sigma is that of a single run, theirs and ours together."""
+    if ours is None:
+        return NOT_RUN
+    if paper is None:
+        return NO_NUMBER
+    if profile != "paper":
+        return OTHER_PROFILE
+    if quantity.is_time and PAPERS_MACHINE not in device:
+        return OTHER_MACHINE
+    number, deviation = paper
+    if quantity.is_count:
+        return EQUAL if quantity.show(ours.mean) == quantity.show(number) else DIFFERENT
+    if deviation is None and ours.deviation is None:
+        return NO_SPREAD
+    sigma = math.hypot(deviation or 0.0, ours.deviation or 0.0)
+    if abs(ours.mean - number) <= SIGMAS * sigma:
+        return WITHIN
+    return BETTER if (ours.mean > number) == quantity.higher_is_better else WORSE
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the runs say to a claim that one sample is higher, or lower, than another."""
+
+    verdict: str
+    ratio: float | None = None  # than / of: for times, how many times as fast
+    difference: float | None = None  # of - than
+    p: float | None = None
+    seeds: tuple[int, int] = (0, 0)
+
+
+def of_relation(of: Sample | None, direction: str, than: Sample | None) -> Judgement:
+    """Whether the claim holds, the opposite does, or the samples cannot be told apart."""
+    if of is None or than is None:
+        return Judgement(NOT_RUN, seeds=(size(of), size(than)))
+    difference, seeds = of.mean - than.mean, (size(of), size(than))
+    ratio = than.mean / of.mean if of.mean else None
+    found = welch.test(of.values, than.values)
+    if found is None:
+        return Judgement(FEW, ratio, difference, None, seeds)
+    as_claimed = HOLDS if (difference > 0) == (direction == "higher") else OPPOSITE
+    return Judgement(as_claimed if found.p < LEVEL else ALIKE, ratio, difference, found.p, seeds)
+
+
+def size(sample: Sample | None) -> int:
+    return len(sample.values) if sample else 0
+
+
+def sample(values: Sequence[float | None]) -> Sample | None:
+    """The values that there are; None where there is none."""
+    there = tuple(float(value) for value in values if value is not None)
+    return Sample(there) if there else None

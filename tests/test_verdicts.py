@@ -1,0 +1,118 @@
+"""Verdicts on figures and relations: what the numbers allow to be said, and no more."""
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pufferfish_bench.report import verdicts, welch
+from pufferfish_bench.report.quantities import QUANTITIES
+from pufferfish_bench.report.verdicts import Sample
+
+numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
+samples = st.lists(numbers, min_size=2, max_size=6)
+ACCURACY, LOSS, SECONDS = QUANTITIES["test_accuracy"], QUANTITIES["test_loss"], QUANTITIES["seconds_per_epoch"]
+
+
+def judge(quantity, ours, paper, *, profile="paper", device="Tesla V100-SXM2-16GB") -> str:
+    return verdicts.of_figure(quantity, verdicts.sample(ours), paper, profile=profile, device=device)
+
+
+@given(st.floats(0, 1e3))
+def test_the_t_distribution_has_its_closed_forms_for_one_and_two_degrees_of_freedom(t: float):
+    assert welch.two_sided(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), abs=1e-12)
+    assert welch.two_sided(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "p"),
+    [(12.706205, 1, 0.05), (2.776445, 4, 0.05), (4.604095, 4, 0.01), (2.228139, 10, 0.05), (1.959964, 1e7, 0.05)],
+)
+def test_the_t_distribution_has_the_values_of_the_printed_tables(t: float, freedom: float, p: float):
+    assert welch.two_sided(t, freedom) == pytest.approx(p, rel=1e-5)
+
+
+def test_welch_by_hand():
+    """Means 2 and 6, variances 1 and 4, three each: t = -4 / sqrt(5/3), 2 (1/3 + 4/3)^2 / (1/9 + 16/9) degrees of freedom."""
+    found = welch.test([1.0, 2.0, 3.0], [4.0, 6.0, 8.0])
+    assert found.t == pytest.approx(-4 / math.sqrt(5 / 3))
+    assert found.freedom == pytest.approx(2 * (5 / 3) ** 2 / (17 / 9))
+
+
+@given(samples, samples)
+def test_the_test_is_symmetric_and_its_freedom_lies_between_the_smaller_sample_and_both(one: list, other: list):
+    found, mirrored = welch.test(one, other), welch.test(other, one)
+    assert found.t == -mirrored.t
+    assert found.p == pytest.approx(mirrored.p, abs=1e-12)
+    assert -1e-12 <= found.p <= 1 + 1e-12
+    if math.isfinite(found.freedom):
+        assert min(len(one), len(other)) - 1 - 1e-6 <= found.freedom <= len(one) + len(other) - 2 + 1e-6
+
+
+@given(samples, st.floats(0.1, 10), st.integers(-100, 100))
+def test_units_do_not_matter_to_the_test(values: list, scale: float, shift: int):
+    one, other = values, [value + 1 for value in reversed(values)]
+    assume(max(values) - min(values) > 1e-3)
+    found, changed = welch.test(one, other), welch.test(*([scale * value + shift for value in side] for side in (one, other)))
+    assert changed.p == pytest.approx(found.p, abs=1e-6)
+
+
+def test_one_value_has_no_spread_and_equal_values_leave_no_doubt():
+    assert welch.test([1.0], [2.0, 3.0]) is None
+    assert welch.test([1.0, 1.0], [2.0, 2.0]).p == 0.0
+    assert welch.test([1.0, 1.0], [1.0, 1.0]).p == 1.0
+
+
+def test_within_two_sigma_of_both_spreads_together():
+    paper = (90.0, 3.0)
+    assert judge(ACCURACY, [82.0, 82.0], paper) == verdicts.WORSE
+    assert judge(ACCURACY, [98.0, 98.0], paper) == verdicts.BETTER
+    assert judge(ACCURACY, [95.9, 95.9], paper) == verdicts.WITHIN
+    assert judge(ACCURACY, [94.0, 104.0], paper) == verdicts.WITHIN  # 99, but sigma is hypot(3, 7.1)
+    assert judge(ACCURACY, [95.0], paper) == verdicts.WITHIN
+    assert judge(ACCURACY, [97.0], paper) == verdicts.BETTER
+
+
+def test_lower_is_better_where_it_is():
+    assert judge(LOSS, [0.2, 0.2], (0.3, 0.01)) == verdicts.BETTER
+    assert judge(SECONDS, [20.0, 20.0], (13.5, 0.02)) == verdicts.WORSE
+
+
+def test_what_cannot_be_compared_gets_no_better_and_no_worse():
+    assert judge(ACCURACY, [10.0], (90.0, 0.1), profile="cpu") == verdicts.OTHER_PROFILE
+    assert judge(SECONDS, [10.0], (13.5, 0.02), device="a processor") == verdicts.OTHER_MACHINE
+    assert judge(ACCURACY, [90.0], (90.0, None)) == verdicts.NO_SPREAD
+    assert judge(ACCURACY, [], (90.0, 0.1)) == verdicts.NOT_RUN
+    assert judge(ACCURACY, [90.0], None) == verdicts.NO_NUMBER
+
+
+def test_counts_are_equal_to_the_digits_that_are_shown():
+    assert judge(QUANTITIES["parameters"], [8370634], (8370634, None)) == verdicts.EQUAL
+    assert judge(QUANTITIES["parameters"], [8370635], (8370634, None)) == verdicts.DIFFERENT
+    assert judge(QUANTITIES["macs"], [289953792], (0.29e9, None)) == verdicts.EQUAL
+    assert judge(QUANTITIES["macs"], [280000000], (0.29e9, None)) == verdicts.DIFFERENT
+
+
+def relation(of: list, direction: str, than: list) -> str:
+    return verdicts.of_relation(verdicts.sample(of), direction, verdicts.sample(than)).verdict
+
+
+def test_a_relation_holds_is_the_opposite_or_cannot_be_told():
+    high, low, wide = [94.0, 94.1, 94.2], [93.0, 93.1, 93.2], [90.0, 94.0, 97.0]
+    assert relation(high, "higher", low) == relation(low, "lower", high) == verdicts.HOLDS
+    assert relation(low, "higher", high) == relation(high, "lower", low) == verdicts.OPPOSITE
+    assert relation(high, "higher", wide) == verdicts.ALIKE
+    assert relation(high[:1], "higher", low) == verdicts.FEW
+    assert relation([], "higher", low) == verdicts.NOT_RUN
+
+
+@given(samples, samples)
+def test_a_claim_and_its_opposite_never_both_hold(one: list, other: list):
+    found = {relation(one, "higher", other), relation(one, "lower", other)}
+    assert found in ({verdicts.ALIKE}, {verdicts.HOLDS, verdicts.OPPOSITE})
+
+
+def test_a_speedup_is_the_other_ones_time_over_ours():
+    judged = verdicts.of_relation(Sample((2.0, 2.0)), "lower", Sample((3.0, 3.0)))
+    assert (judged.ratio, judged.difference, judged.seeds) == (1.5, -1.0, (2, 2))
