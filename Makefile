@@ -5,7 +5,22 @@ INSTALLED := .venv/installed
 # a miniature ResNet-18 on 4,000 embedded images: long enough to learn, short enough to wait for
 DEMO := model=resnet18 profile=smoke epochs=8 warmup_epochs=2 schedule.milestones=[5,7] dataset.train_images=4000
 
-.PHONY: help demo test bench figure4b-lab lint format clean
+# of tables and figures: every file in conf/table is a target
+PROFILE ?= cpu
+REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
+REPRODUCE = $(BIN)/python -m pufferfish_bench.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(CONFIRM),--confirm) \
+            $(if $(filter 0,$(PROBE)),--no-probe)
+# the tables of architectures: nothing is trained
+table11: MODEL := vgg19
+table12: MODEL := lstm
+table13: MODEL := resnet18
+table14: MODEL := resnet50
+table15: MODEL := wrn50_2
+table16 table17: MODEL := transformer
+table18: MODEL := vgg19_lth
+DESCRIBED := table11 table12 table13 table14 table15 table16 table17 table18
+
+.PHONY: help demo test bench tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab lint format clean
 # of figure4b-lab
 HOSTS ?= 2,4
 CAPS ?= 100mbit,300mbit,1gbit
@@ -27,6 +42,24 @@ bench: $(INSTALLED)  ## speed, as ratios measured in one run, into results/bench
 	$(BIN)/python -m pufferfish_bench.bench.compression
 	$(BIN)/python -m pufferfish_bench.bench.step
 	$(BIN)/python -m pufferfish_bench.bench.loader "$${PUFFERFISH_DATA:-data}/imagenet_sample/train"
+
+tables: $(INSTALLED)  ## all tables: missing runs, then the report; make table4 PROFILE=cpu SEEDS=3: one of them (profiles: paper, cpu, smoke)
+	$(REPRODUCE) $(filter table%,$(REPRODUCED))
+
+figures: $(INSTALLED)  ## all figures, likewise (4b: root); make figure5: one of them
+	$(REPRODUCE) $(filter figure%,$(REPRODUCED))
+
+report: $(INSTALLED)  ## tables, figures and the page in results/, from the records that are there
+	$(BIN)/python -m pufferfish_bench.report.reproduction --profile $(PROFILE)
+
+$(REPRODUCED): $(INSTALLED)
+	$(REPRODUCE) $@
+
+$(DESCRIBED): $(INSTALLED)
+	$(BIN)/pufferfish-describe model=$(MODEL)
+
+figure3: figure3a figure3b
+figure4: figure4a figure4b figure4c
 
 figure4b-lab: $(INSTALLED)  ## the per-epoch breakdown over real, capped links between network namespaces: root, about 15 minutes on two cores
 	$(BIN)/python -m pufferfish_bench.bench.lab --hosts $(HOSTS) --caps $(CAPS)

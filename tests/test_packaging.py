@@ -19,7 +19,7 @@ PACKAGE = REPOSITORY / "src" / "pufferfish_bench"
 LAYERS = [
     {"__main__"},
     {"bench"},
-    {"translate"},
+    {"translate", "reproduce"},
     {"main"},
     {"netlab", "report"},
     {"trainer", "methods", "tasks", "reducers", "observers"},
@@ -39,6 +39,7 @@ LAYERS = [
         "decoding",
         "network",
         "namespaces",
+        "table",
     },
     {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers"},
     {"world"},
