@@ -185,12 +185,15 @@ def say_pace(found: dict[str, float]) -> None:
         print(json.dumps(found))
 
 
-def identify(overrides: Sequence[str]) -> tuple[Path, dict[str, Any]]:
-    """Where pufferfish-run with these words writes its run, and what makes it the run it is."""
+def identify(overrides: Sequence[str], seeds: Sequence[int]) -> list[tuple[Path, dict[str, Any]]]:
+    """For each seed, where pufferfish-run with these words writes its run, and what makes it the run it is."""
     with initialize_config_dir(config_dir(), version_base="1.3"):
         config = compose("config", overrides=list(overrides), return_hydra_config=True)
         HydraConfig.instance().set_config(config)
-        return Path(config.run_dir), settings_of(config)
+        found = []
+        for config.seed in seeds:  # all that depends on it is an interpolation
+            found.append((Path(config.run_dir), settings_of(config)))
+        return found
 
 
 @hydra.main(config_path=config_dir(), config_name="describe", version_base="1.3")

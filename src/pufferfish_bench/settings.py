@@ -64,7 +64,7 @@ def config_dir() -> str:
 
 def settings_of(config: DictConfig) -> dict[str, Any]:
     """What is trained, as plain data: every setting with its value, but for the places."""
-    # the places are left out before they are put back: to replace run_dir would be to resolve it, and so to ask for all of this again
+    # places are left out, then put back empty: replacing run_dir would resolve it, and so ask for all of this again
     config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra" and key not in PLACES])
     with open_dict(config):
         config.merge_with(PLACES)

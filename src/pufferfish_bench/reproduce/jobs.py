@@ -50,12 +50,12 @@ def jobs_of(wanted: PaperTable, seeds: int, records: Path) -> list[Job]:
     jobs = [
         Job(cell, 1, folder / cell.name / "seed1", None, {"overrides": list(cell.overrides), "net": cell.net}) for cell in counted
     ]
-    for seed in range(1, seeds + 1):
-        for cell in wanted.cells:
-            if cell.kind != "describe":
-                # the words say nothing of workers: torchrun does, and the run's identity has them in it
-                identity = command_line.identify([*cell.overrides, f"seed={seed}", f"workers={cell.workers}"])
-                jobs.append(Job(cell, seed, folder / cell.name / f"seed{seed}", *identity))
+    rounds = range(1, seeds + 1)
+    trained = [cell for cell in wanted.cells if cell.kind != "describe"]
+    # the words of a run say nothing of workers: torchrun does, and the run's identity has them in it
+    identities = {cell.name: command_line.identify([*cell.overrides, f"workers={cell.workers}"], rounds) for cell in trained}
+    for number, seed in enumerate(rounds):
+        jobs += [Job(cell, seed, folder / cell.name / f"seed{seed}", *identities[cell.name][number]) for cell in trained]
     return jobs
 
 

@@ -1,0 +1,165 @@
+"""Running the tables: only what is missing, whole or not at all, and nothing without having said how long it takes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from pufferfish_bench import main, table
+from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows, write_json
+from pufferfish_bench.reproduce import jobs, probe
+from pufferfish_bench.settings import settings_of
+
+TINY = ["model=vgg11", "dataset.train_images=128", "dataset.test_images=20", "epochs=2"]
+
+
+def tiny(name: str = "table0", **cells: dict[str, Any]) -> table.PaperTable:
+    cells = cells or {"one": {"overrides": TINY}}
+    return table.parse(name, "smoke", {"title": "", "seeds": 1, "figures": {"test_accuracy": None}, "cells": cells})
+
+
+@pytest.fixture(autouse=True)
+def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder without data and without a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PUFFERFISH_DATA", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def reproduce(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "pufferfish_bench.reproduce", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_where_a_run_will_be_is_where_it_goes(invoke):
+    words = [*TINY, "profile=smoke", "epochs=1"]
+    foreseen = main.identify(words, [1, 7])
+    for seed, (directory, settings) in zip((1, 7), foreseen, strict=True):
+        assert invoke(*words, f"seed={seed}").returncode == 0
+        assert read_json(directory / RUN)["settings"] == settings
+
+
+def test_the_settings_of_a_run_do_not_ask_for_its_directory():
+    asked: list[str] = []
+    OmegaConf.register_new_resolver("asked", lambda: asked.append("run_dir") or "", replace=True)
+    config = OmegaConf.create({"run_dir": "${asked:}", "data_root": "here", "epochs": 2, "dataset": {"path": "${data_root}/x"}})
+    assert settings_of(config) == {"epochs": 2, "dataset": {"path": "/x"}}
+    assert not asked
+
+
+def test_a_run_is_kept_once_and_shared_between_tables(tmp_path: Path):
+    (job,), (twin,) = (jobs.jobs_of(tiny(name), 1, tmp_path / "records") for name in ("table0", "table1"))
+    assert not job.done
+    assert jobs.do(job)
+    assert job.done
+    assert not twin.done
+    before = job.directory.stat().st_mtime_ns
+    assert jobs.do(twin)
+    assert twin.done
+    assert job.directory.stat().st_mtime_ns == before  # not even opened by another process
+    assert sorted(path.name for path in twin.record.iterdir()) == [EPOCHS, RUN]
+    assert len(read_rows(twin.record / EPOCHS)) == 2
+
+
+def test_a_record_of_other_settings_or_of_a_run_that_goes_on_is_not_this_one(tmp_path: Path):
+    (job,) = jobs.jobs_of(tiny(), 1, tmp_path / "records")
+    job.record.mkdir(parents=True)
+    for record, done in (
+        ({"settings": job.settings, "finished": "now"}, True),
+        ({"settings": job.settings}, False),
+        ({"settings": job.settings | {"epochs": 3}, "finished": "now"}, False),
+    ):
+        write_json(job.record / RUN, record)
+        assert job.done == done
+
+
+def test_seeds_go_round_by_round_and_what_is_counted_is_counted_once(tmp_path: Path):
+    counted = {"kind": "describe", "net": "hybrid", "overrides": ["model=vgg19"], "figures": {"parameters": None}}
+    wanted = tiny(one={"overrides": TINY}, two={"overrides": [*TINY, "method=hybrid"]}, three=counted)
+    found = jobs.jobs_of(wanted, 2, tmp_path)
+    assert [(job.cell.name, job.seed) for job in found] == [("three", 1), ("one", 1), ("two", 1), ("one", 2), ("two", 2)]
+    assert len({job.directory for job in found}) == 5
+    assert len({job.record for job in found}) == 5
+
+
+def test_counting_needs_no_data_and_keeps_the_papers_digits(tmp_path: Path):
+    counted = {"kind": "describe", "net": "hybrid", "overrides": ["model=vgg19"], "figures": {"parameters": None}}
+    (job,) = jobs.jobs_of(tiny(three=counted), 1, tmp_path)
+    assert jobs.do(job)
+    assert job.done
+    assert read_json(job.record / RUN)["counted"]["parameters"] == 8370634
+
+
+def test_several_workers_are_torchruns_and_capped_links_the_labs(tmp_path: Path):
+    (job,) = jobs.jobs_of(tiny(one={"overrides": TINY, "workers": 2}), 1, tmp_path)
+    words = jobs.command(job)
+    assert Path(words[0]).name == "torchrun"
+    assert words[words.index("--nproc-per-node") + 1] == "2"
+    assert not any(word.startswith("workers=") for word in words)
+    (job,) = jobs.jobs_of(tiny(one={"overrides": TINY, "workers": 2, "kind": "lab", "cap": "1gbit"}), 1, tmp_path)
+    words = jobs.command(job)
+    assert words[2:8] == ["pufferfish_bench.netlab", "--hosts", "2", "--cap", "1gbit", "--"]
+
+
+def test_a_probe_says_how_long_and_leaves_nothing(tmp_path: Path):
+    short, long = (jobs.jobs_of(tiny(one={"overrides": [*TINY, f"epochs={epochs}"]}), 1, tmp_path)[0] for epochs in (1, 1000))
+    assert 0 < probe.probe(short) < 60
+    assert probe.probe(long) > 10 * probe.probe(short)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_estimate_counts_what_tables_share_once_and_names_what_it_cannot_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(probe, "probe", lambda job: 3600.0 if "model=vgg11" in job.cell.overrides else "no data")
+    cells = {"one": {"overrides": TINY}, "two": {"overrides": ["model=vgg19"]}}
+    said: list[str] = []
+    shared = [job for name in ("table0", "table1") for job in jobs.jobs_of(tiny(name, **cells), 3, tmp_path)]
+    assert probe.estimate(shared, said.append) == 3 * 3600.0
+    assert said[:2] == ["  one: about 60 minutes, 3 times", "  two: not known: no data"]
+    assert said[2].startswith("in all about 3 hours, and what is not known;")
+
+
+def test_the_papers_settings_without_a_gpu_explain_themselves_and_stop(tmp_path: Path):
+    refused = reproduce("table9", "--profile", "paper", "--seeds", "1")
+    assert refused.returncode == 2
+    assert "2 of 2 runs are missing" in refused.stdout
+    assert "not known" in refused.stdout  # there is no data to try a step on
+    assert "CONFIRM=1 does it all the same" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_cells_are_named_and_do_not_stop_the_others(tmp_path: Path):
+    failed = reproduce("table9", "--profile", "cpu", "--seeds", "1", "--no-probe")
+    assert failed.returncode == 1
+    assert "run 2 of 2" in failed.stdout
+    assert "failed: table9/without_warmup/seed1, table9/with_warmup/seed1" in failed.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_wish_to_stop_reaches_the_run_once_and_is_waited_for(tmp_path: Path, number: int):
+    run = (
+        "import pathlib, signal, time\n"
+        "heard = []\n"
+        "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, lambda number, frame: heard.append(number))\n"
+        "pathlib.Path('ready').touch()\n"
+        "while not heard: time.sleep(0.01)\n"
+        "time.sleep(0.5)\n"  # the checkpoint
+        "pathlib.Path('heard').write_text(str(len(heard)))\n"
+    )
+    attend = (
+        "import sys\nfrom pufferfish_bench.reproduce import jobs\n"
+        f"try: jobs.attend([sys.executable, '-c', {run!r}])\nexcept jobs.Stop: sys.exit(7)"
+    )
+    runner = subprocess.Popen([sys.executable, "-c", attend], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not Path("ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(runner.pid, number)  # as a terminal does
+    assert runner.wait(timeout=60) == 7
+    assert Path("heard").read_text() == "1"

@@ -1,0 +1,211 @@
+"""The report on the paper's tables: what it says is what the records say, in every form and to the byte."""
+
+import csv
+import html.parser
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pufferfish_bench import table
+from pufferfish_bench.report import outcome, reproduction, verdicts
+from pufferfish_bench.report.numbers import paper_numbers
+from tests.reported import write_cell, write_counted, write_record
+
+ABLATION = ("low_rank", "hybrid_without_warmup", "hybrid_with_warmup")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def ablation(results: Path, profile: str = "cpu") -> Path:
+    """Table 8 with three seeds: the hybrid net is no better than the low-rank one, the warm-up helps."""
+    for cell, accuracies in zip(ABLATION, ((70.1, 71.9, 70.7), (70.0, 72.0, 71.0), (80.0, 80.5, 81.0)), strict=True):
+        write_cell(results, f"{profile}/table8/{cell}", accuracies, figures={"test_loss": 2.0 - accuracies[0] / 100})
+    return results
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def report(results: Path, *words: str) -> None:
+    reproduction.main([*words, "--results", str(results)])
+
+
+def read(results: Path, name: str, profile: str = "cpu") -> outcome.Outcome:
+    return outcome.read(table.read(name, profile), results / "records", paper_numbers())
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path: Path):
+    one, other = ablation(tmp_path / "one"), tmp_path / "elsewhere" / "other"
+    shutil.copytree(one, other)
+    for results in (one, other, other):
+        report(results)
+    assert files(one) == files(other)
+    made = {name for name in files(one) if not name.startswith("records")}
+    expected = {"tables/cpu/table8" + ending for ending in (".md", ".csv", "-relations.csv", ".png", ".svg")}
+    assert made == expected | {"report-cpu.html"}
+
+
+def test_the_csv_holds_the_papers_numbers_and_the_mean_and_spread_of_the_records(tmp_path: Path):
+    report(ablation(tmp_path))
+    rows = {(row["cell"], row["figure"]): row for row in csv.DictReader((tmp_path / "tables/cpu/table8.csv").open())}
+    assert len(rows) == 6
+    row = rows["hybrid_with_warmup", "test_accuracy"]
+    assert [float(row[key]) for key in ("paper", "paper_deviation", "ours", "ours_deviation", "seeds")] == [
+        94.87,
+        0.21,
+        80.5,
+        0.5,
+        3,
+    ]
+    assert float(row["difference"]) == pytest.approx(80.5 - 94.87)
+    assert row["verdict"] == verdicts.OTHER_PROFILE
+
+
+def test_claims_are_judged_and_what_cannot_be_told_apart_is_said_so(tmp_path: Path):
+    report(ablation(tmp_path))
+    rows = list(csv.DictReader((tmp_path / "tables/cpu/table8-relations.csv").open()))
+    assert [row["verdict"] for row in rows] == [verdicts.ALIKE, verdicts.HOLDS, verdicts.HOLDS]
+    text = (tmp_path / "tables/cpu/table8.md").read_text()
+    assert "cannot be told apart" in text
+    assert "| hybrid with warmup | test accuracy, % | 94.87 ± 0.21 | 80.50 ± 0.50 | 3 | -14.37 | not comparable" in text
+
+
+def test_the_papers_profile_is_compared(tmp_path: Path):
+    write_cell(tmp_path, "paper/table8/hybrid_with_warmup", (94.7, 94.9, 95.0))
+    write_cell(tmp_path, "paper/table8/low_rank", (90.0, 90.1, 90.2))
+    found = {(f.cell.name, f.name): f.verdict for f in read(tmp_path, "table8", "paper").figures}
+    assert found["hybrid_with_warmup", "test_accuracy"] == verdicts.WITHIN
+    assert found["low_rank", "test_accuracy"] == verdicts.WORSE
+    assert found["hybrid_without_warmup", "test_accuracy"] == verdicts.NOT_RUN
+
+
+def test_counts_are_compared_whatever_the_profile(tmp_path: Path):
+    write_counted(tmp_path, "cpu/table4/vgg19_pufferfish_counted", parameters=8370634, macs=1, macs_as_in_paper=289953792)
+    write_counted(tmp_path, "cpu/table4/vgg19_vanilla_counted", parameters=20560331, macs=1, macs_as_in_paper=399267840)
+    found = {(f.cell.name, f.name): f.verdict for f in read(tmp_path, "table4").figures}
+    assert found["vgg19_pufferfish_counted", "parameters"] == verdicts.EQUAL
+    assert found["vgg19_pufferfish_counted", "macs"] == verdicts.EQUAL
+    assert found["vgg19_vanilla_counted", "parameters"] == verdicts.DIFFERENT
+
+
+def test_a_time_on_another_machine_is_not_compared_but_its_factor_is_told(tmp_path: Path):
+    write_cell(tmp_path, "paper/table6/vgg19_vanilla", (1, 1), seconds=30.0)
+    write_cell(tmp_path, "paper/table6/vgg19_pufferfish", (1, 1), seconds=20.0)
+    found = read(tmp_path, "table6", "paper")
+    assert {figure.verdict for figure in found.figures} == {verdicts.OTHER_MACHINE, verdicts.NOT_RUN}
+    assert (found.claims[0].ours, found.claims[0].paper) == (1.5, 1.23)
+
+
+def test_the_seconds_of_the_factorisation_are_those_of_the_surgery(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table19/vgg19", (1, 1), surgery=1.25)
+    (figure,) = [figure for figure in read(tmp_path, "table19").figures if figure.ours]
+    assert figure.ours.values == (1.25, 1.25)
+
+
+def test_a_run_that_is_not_finished_is_no_result(tmp_path: Path):
+    write_record(tmp_path / "records/cpu/table8/low_rank/seed1", finished=None)
+    assert read(tmp_path, "table8").records["low_rank"] == ()
+
+
+def test_provenance_comes_from_the_records(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table8/low_rank", (1,), device="a big one")
+    write_record(tmp_path / "records/cpu/table8/low_rank/seed2", finished="2026-03-01T00:00:00+00:00")
+    words = "; ".join(read(tmp_path, "table8").provenance)
+    assert words == (
+        "profile cpu; commit 0123456789ab; on a big one, 2 threads; a processor, 2 threads; finished 2026-01-02 to 2026-03-01"
+    )
+
+
+def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture):
+    (write_record(tmp_path / "cut/records/cpu/table8/low_rank/seed1") / "run.json").write_text("{")
+    for words, sentence in [
+        (("table99", "--results", str(tmp_path)), "there is no 'table99'"),
+        (("--results", str(tmp_path)), "there are no records"),
+        (("--profile", "gpu", "--results", str(tmp_path)), "profile=gpu is not known"),
+        (("--results", str(tmp_path / "cut")), "cannot be read"),
+    ]:
+        with pytest.raises(SystemExit) as exit:
+            reproduction.main(words)
+        complaint = capsys.readouterr().err
+        assert exit.value.code == 2
+        assert sentence in complaint
+        assert complaint.count("\n") == 1
+
+
+class Page(html.parser.HTMLParser):
+    """What a page refers to, and whether its tags are closed."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.references: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        self.references += [value for key, value in attributes if key in ("href", "src")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "html":
+            assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_every_link_leads_somewhere(tmp_path: Path):
+    report(ablation(tmp_path))
+    text = (tmp_path / "report-cpu.html").read_text()
+    page = Page(text)
+    assert page.open == ["html"]
+    links = [link for link in page.references if not link.startswith("data:")]
+    assert sum(link.startswith("records/") for link in links) == 6 * 3  # figures of three cells, each with three seeds
+    for link in links:
+        assert f'id="{link[1:]}"' in text if link.startswith("#") else (tmp_path / link).is_file()
+    assert not re.search(r"https?://|@import|url\(", re.sub(r"data:[^\"]*", "", text))
+
+
+def test_names_in_records_cannot_break_the_page(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table8/low_rank", (1.0,), device="<script>alert(1)</script>|")
+    report(tmp_path)
+    assert "<script>alert" not in (tmp_path / "report-cpu.html").read_text()
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
+def test_a_browser_shows_the_figures_and_sorts_them(tmp_path: Path):
+    report(ablation(tmp_path))
+    page = tmp_path / "report-cpu.html"
+    # a click on "ours" of the first table, as a reader would
+    click = "<script>document.querySelectorAll('#table8 table:first-of-type th')[3].querySelector('button').click()</script>"
+    sorted_page = tmp_path / "sorted.html"
+    sorted_page.write_text(page.read_text().replace("</html>", f"{click}</html>"))
+    as_is, by_ours = rendered(page, tmp_path), rendered(sorted_page, tmp_path)
+    assert "80.50 ± 0.50" in as_is
+    accuracies = [float(value) for value in re.findall(r"<td>(\d\d\.\d\d) ± 0?\.?\d+", by_ours)][:6]
+    assert 'aria-sort="ascending"' in by_ours
+    assert 'aria-sort="ascending"' not in as_is
+    ours = [float(cells[3].split()[0]) for cells in body(by_ours)]
+    assert ours == sorted(ours)
+    assert sorted(body(as_is)) == sorted(body(by_ours)) != body(as_is), accuracies
+
+
+def rendered(page: Path, home: Path) -> str:
+    """The page as Chromium has it after its scripts have run."""
+    words = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={home / 'browser'}",
+        "--dump-dom",
+        page.as_uri(),
+    ]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, env=os.environ | {"HOME": str(home)}).stdout
+
+
+def body(text: str) -> list[list[str]]:
+    """The cells of the first table, row by row."""
+    rows = re.findall(r"<tr>(.*?)</tr>", text.split("<tbody>")[1].split("</tbody>")[0], re.DOTALL)
+    return [[re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]

@@ -1,0 +1,100 @@
+"""The files in conf/table: all that they name is there, and what is read is what is written."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pufferfish_bench import main, table
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.report import describe
+from pufferfish_bench.report.numbers import paper_numbers
+from pufferfish_bench.report.quantities import QUANTITIES
+from tests.conftest import REPOSITORY
+
+NAMES = table.names()
+NUMBERS = paper_numbers()
+CELL = {"overrides": ["model=vgg19"], "figures": {"test_accuracy": None}}
+
+
+@functools.cache  # tables have runs in common
+def identify(overrides: tuple[str, ...]) -> Path:
+    ((directory, _),) = main.identify(overrides, [1])
+    return directory
+
+
+def parsed(profile: str = "cpu", **content: Any) -> table.PaperTable:
+    return table.parse("table0", profile, {"title": "", "seeds": 1, "cells": {"one": CELL, "two": CELL}} | content)
+
+
+@pytest.mark.parametrize("profile", table.PROFILES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_is_known_and_every_place_in_the_papers_numbers_holds_a_number(name: str, profile: str):
+    wanted = table.read(name, profile)
+    for cell in wanted.cells:
+        assert cell.figures
+        assert set(cell.figures) <= set(QUANTITIES)
+        for path in cell.figures.values():
+            table.paper_number(NUMBERS, path)
+        assert cell.kind != "describe" or cell.net in describe.NETS
+    for relation in wanted.relations:
+        assert not (relation.ratio and relation.difference)
+        table.paper_number(NUMBERS, relation.ratio or relation.difference)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_is_a_run_that_exists_and_no_two_are_the_same(name: str):
+    trained = [cell for cell in table.read(name, "cpu").cells if cell.kind != "describe"]
+    directories = [identify((*cell.overrides, f"workers={cell.workers}")) for cell in trained]
+    assert len(set(directories)) == len(trained)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_opens_with_its_command_and_its_hours_and_types_no_number_of_the_paper(name: str):
+    text = (REPOSITORY / "conf" / "table" / f"{name}.yaml").read_text()
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    assert text.startswith("# ")
+    assert any(f"make {name} PROFILE=" in line for line in head)
+    assert any("a seed" in line for line in head)
+    for cell in table.read(name, "paper").cells:
+        for path in filter(None, cell.figures.values()):
+            mean, _ = table.paper_number(NUMBERS, path)
+            assert str(mean) not in text
+
+
+def test_tables_come_before_figures_and_by_number():
+    assert NAMES.index("table9") < NAMES.index("table19") < NAMES.index("figure2")
+
+
+def test_a_cell_takes_what_the_table_says_for_all_and_its_profiles_own_words():
+    own = {"overrides": ["method=hybrid"], "by_profile": {"cpu": ["epochs=3"]}, "figures": {"seconds": None}, "workers": 4}
+    common = {"common": ["model=vgg19"], "by_profile": {"cpu": ["batch_size=8"]}, "figures": {"test_loss": None}}
+    (cell,) = parsed(cells={"one": own}, workers={"cpu": 2}, **common).cells
+    assert cell.overrides == ("model=vgg19", "method=hybrid", "batch_size=8", "epochs=3", "profile=cpu")
+    assert (list(cell.figures), cell.workers) == (["test_loss", "seconds"], 4)
+    (cell,) = parsed("smoke", cells={"one": own | {"workers": {"smoke": 2}}}, **common).cells
+    assert (cell.overrides, cell.workers) == (("model=vgg19", "method=hybrid", "profile=smoke"), 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"relations": [{"claim": "c", "quantity": "test_loss", "of": "one", "is": "lower", "than": "two"}]}, "no cell has"),
+        ({"relations": [{"claim": "c", "quantity": "test_accuracy", "of": "one", "is": "lower", "than": "2"}]}, "no cell has"),
+        ({"relations": [{"claim": "c", "quantity": "test_accuracy", "of": "one", "is": "near", "than": "two"}]}, "is: near"),
+        ({"cells": {"one": CELL | {"kind": "trian"}}}, "kind: trian"),
+    ],
+)
+def test_a_table_that_contradicts_itself_is_refused(content: dict, sentence: str):
+    with pytest.raises(InputError, match=sentence):
+        parsed(**content)
+
+
+def test_what_is_not_known_is_named_with_what_is(tmp_path: Path):
+    with pytest.raises(InputError, match="there is no 'table99'; there are table2, "):
+        table.read("table99", "cpu")
+    with pytest.raises(InputError, match="profile=gpu is not known; allowed: paper, cpu, smoke"):
+        table.read("table4", "gpu")
+    with pytest.raises(InputError, match=r"no table4_cifar10\.vgg20"):
+        table.paper_number(NUMBERS, "table4_cifar10.vgg20")
