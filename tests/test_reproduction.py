@@ -61,8 +61,7 @@ def test_the_csv_holds_the_papers_numbers_and_the_mean_and_spread_of_the_records
         0.5,
         3,
     ]
-    assert float(row["difference"]) == pytest.approx(80.5 - 94.87)
-    assert row["verdict"] == verdicts.OTHER_PROFILE
+    assert (row["difference"], row["verdict"]) == ("", verdicts.OTHER_PROFILE)
 
 
 def test_claims_are_judged_and_what_cannot_be_told_apart_is_said_so(tmp_path: Path):
@@ -71,7 +70,7 @@ def test_claims_are_judged_and_what_cannot_be_told_apart_is_said_so(tmp_path: Pa
     assert [row["verdict"] for row in rows] == [verdicts.ALIKE, verdicts.HOLDS, verdicts.HOLDS]
     text = (tmp_path / "tables/cpu/table8.md").read_text()
     assert "cannot be told apart" in text
-    assert "| hybrid with warmup | test accuracy, % | 94.87 ± 0.21 | 80.50 ± 0.50 | 3 | -14.37 | not comparable" in text
+    assert "| hybrid with warmup | test accuracy, % | 94.87 ± 0.21 | 80.50 ± 0.50 | 3 |  | not comparable" in text
 
 
 def test_the_papers_profile_is_compared(tmp_path: Path):
@@ -81,6 +80,9 @@ def test_the_papers_profile_is_compared(tmp_path: Path):
     assert found["hybrid_with_warmup", "test_accuracy"] == verdicts.WITHIN
     assert found["low_rank", "test_accuracy"] == verdicts.WORSE
     assert found["hybrid_without_warmup", "test_accuracy"] == verdicts.NOT_RUN
+    assert "| 94.87 ± 0.21 | 94.87 ± 0.15 | 3 | -0.00 | within 2 sigma |" in reproduction.markdown(
+        read(tmp_path, "table8", "paper")
+    )
 
 
 def test_counts_are_compared_whatever_the_profile(tmp_path: Path):

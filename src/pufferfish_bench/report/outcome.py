@@ -36,7 +36,9 @@ class Figure:
 
     @property
     def difference(self) -> float | None:
-        return self.ours.mean - self.paper[0] if self.ours and self.paper else None
+        """Ours less the paper's, where the two are of a kind."""
+        comparable = self.ours and self.paper and self.verdict not in verdicts.INCOMPARABLE
+        return self.ours.mean - self.paper[0] if comparable else None
 
 
 @dataclass(frozen=True)

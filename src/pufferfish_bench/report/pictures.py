@@ -44,8 +44,8 @@ def draw_figures(axes: Axes, found: Outcome, trained: Sequence[str]) -> None:
         ours = figure.ours
         axes.errorbar([position], [ours.mean], yerr=[ours.deviation or 0.0], capsize=4, markersize=8, linestyle="none", **look)
         axes.plot([position + 0.18] * len(ours.values), ours.values, linestyle="none", marker=".", color=charts.GREY)
-    labels = [charts.in_lines(figure.cell.label) for figure in shown]
-    axes.set_xticks(range(len(shown)), labels, rotation=35, ha="right", rotation_mode="anchor")
+    labels = [figure.cell.label for figure in shown]
+    axes.set_xticks(range(len(shown)), labels, rotation=40, ha="right", rotation_mode="anchor", fontsize=9)
     axes.set_xlim(-0.6, len(shown) - 0.4)
     axes.grid(visible=False, axis="x")
     axes.set_ylabel(shown[0].quantity.label if shown else first)

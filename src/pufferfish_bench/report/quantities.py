@@ -56,11 +56,6 @@ def decimals(digits: int) -> Callable[[float], str]:
     return lambda value: f"{value:,.{digits}f}"
 
 
-def figures(value: float) -> str:
-    """Four figures that count, however small or large: 0.01234, 12.34, 1,234."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
 def percent(label: str, name: str) -> Quantity:
     return Quantity(label, True, of_summary(name), decimals(2))
 
@@ -69,8 +64,8 @@ def perplexity(part: str) -> Quantity:
     return Quantity(f"{part} perplexity", False, of_summary(f"{part}_ppl"), decimals(2))
 
 
-def seconds(label: str, read: Reader) -> Quantity:
-    return Quantity(label, False, read, figures, is_time=True)
+def seconds(label: str, read: Reader, *, digits: int = 3) -> Quantity:
+    return Quantity(label, False, read, decimals(digits), is_time=True)
 
 
 QUANTITIES = {
@@ -86,7 +81,7 @@ QUANTITIES = {
     "nonzero_parameters": Quantity("parameters left", False, counted("nonzero_parameters"), decimals(0), is_count=True),
     "macs": Quantity("MACs, paper's way", False, counted("macs_as_in_paper"), rounded, is_count=True),
     "seconds_per_epoch": seconds("seconds an epoch", of_summary("seconds_per_epoch")),
-    "seconds": seconds("seconds in all", of_summary("seconds")),
+    "seconds": seconds("seconds in all", of_summary("seconds"), digits=1),
     "svd_seconds": seconds("seconds of the factorisation", surgery),
     "encode_seconds": seconds("seconds an epoch, encoding", of_epoch("encode")),
     "decode_seconds": seconds("seconds an epoch, decoding", of_epoch("decode")),

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.report import outcome, output
+from pufferfish_bench.report import outcome, output, verdicts
 from pufferfish_bench.report.numbers import paper_numbers
 from pufferfish_bench.report.outcome import Claim, Figure, Outcome
 from pufferfish_bench.report.output import Sheet
@@ -44,7 +44,7 @@ def figure_words(figure: Figure) -> list[str]:
         spread(show, *paper) if paper else "",
         spread(show, ours.mean, ours.deviation) if ours else "",
         str(len(ours.values)) if ours and figure.cell.kind != "describe" else "",
-        signed(show, figure.difference) if figure.difference is not None else "",
+        "0" if figure.verdict == verdicts.EQUAL else signed(show, figure.difference) if figure.difference is not None else "",
         figure.verdict,
     ]
 

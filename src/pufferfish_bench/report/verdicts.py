@@ -17,6 +17,7 @@ EQUAL, DIFFERENT = "equal", "differs"
 NOT_RUN, NO_SPREAD, NO_NUMBER = "not run", "no spread to judge by", ""
 OTHER_PROFILE, OTHER_MACHINE = "not comparable (another profile)", "not comparable (another machine)"
 HOLDS, OPPOSITE, ALIKE, FEW = "holds", "the opposite", "cannot be told apart", "cannot be told apart (one seed)"
+INCOMPARABLE = (OTHER_PROFILE, OTHER_MACHINE)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ def two_sided(t: float, freedom: float) -> float:
     """The probability that Student's t is at least so far from zero."""
     if math.isinf(t):
         return 0.0
-    return incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
+    square = t * t
+    if square < freedom:  # each where it loses no digits: there x would be nearly 1
+        return 1.0 - incomplete_beta(square / (freedom + square), 0.5, freedom / 2)
+    return incomplete_beta(freedom / (freedom + square), freedom / 2, 0.5)
 
 
 def incomplete_beta(x: float, a: float, b: float) -> float:
