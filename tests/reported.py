@@ -22,7 +22,7 @@ def write_record(
     folder.mkdir(parents=True)
     step = {"forward": seconds / 8, "backward": seconds / 8}
     rows = [
-        {"phase": "train", "epoch": epoch, metric: value, "seconds": seconds, "steps": 4, "timed_steps": 4}
+        {"phase": "train", "epoch": epoch, metric: value, "seconds": seconds, "steps": 4, "timed_steps": 4, "parameters": 1000}
         | {f"seconds_{section}": 4 * a_step for section, a_step in step.items()}
         for epoch, value in enumerate(values)
     ]
@@ -30,7 +30,7 @@ def write_record(
     summary |= {"seconds": seconds * len(values), "seconds_per_epoch": seconds, **(figures or {})}
     operations = [] if surgery is None else [{"phase": "low_rank", "epoch": 1, "seconds": surgery, "layers": {}}]
     record: dict[str, Any] = {
-        "settings": dict(settings or {"name": folder.parent.name}),
+        "settings": dict(settings or {"name": folder.parent.name, "batch_size": 32}),
         "commit": "0123456789abcdef",
         "dirty": False,
         "hardware": {"device": device, "threads": 2},

@@ -77,6 +77,8 @@ def test_a_record_of_other_settings_or_of_a_run_that_goes_on_is_not_this_one(tmp
     ):
         write_json(job.record / RUN, record)
         assert job.done == done
+    (job.record / RUN).write_text("{")
+    assert not job.done
 
 
 def test_seeds_go_round_by_round_and_what_is_counted_is_counted_once(tmp_path: Path):

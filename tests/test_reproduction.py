@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pufferfish_bench import table
-from pufferfish_bench.report import outcome, reproduction, verdicts
+from pufferfish_bench.report import outcome, pictures, reproduction, verdicts
 from pufferfish_bench.report.numbers import paper_numbers
 from tests.reported import write_cell, write_counted, write_record
 
@@ -167,6 +167,23 @@ def test_the_page_needs_nothing_from_elsewhere_and_every_link_leads_somewhere(tm
     for link in links:
         assert f'id="{link[1:]}"' in text if link.startswith("#") else (tmp_path / link).is_file()
     assert not re.search(r"https?://|@import|url\(", re.sub(r"data:[^\"]*", "", text))
+
+
+@pytest.mark.parametrize(("name", "cells"), [("figure5", ("pufferfish", "lth")), ("figure6", ("vanilla", "powersgd"))])
+def test_figures_have_the_papers_form_too(tmp_path: Path, name: str, cells: tuple[str, ...]):
+    for cell in cells:
+        write_cell(tmp_path, f"cpu/{name}/{cell}", (50.0, 60.0))
+    report(tmp_path)
+    form = table.read(name, "cpu").picture
+    assert (tmp_path / "figures" / "cpu" / f"{name}-{form}.svg").is_file()
+    assert (tmp_path / "report-cpu.html").read_text().count("<img") == 2
+
+
+def test_a_lottery_has_a_net_for_each_level_and_the_others_have_one():
+    levels = [{"parameters": 4e6, "nonzero_parameters": size, "seconds": 30, "m": size} for size in (4e6, 4e6, 3e6, 3e6)]
+    assert pictures.nets(levels, "m") == [(4.0, 1.0, 4e6), (3.0, 2.0, 3e6)]
+    factored = [{"parameters": size, "seconds": 30, "m": size} for size in (4e6, 1e6)]
+    assert pictures.nets(factored, "m") == [(1.0, 1.0, 1e6)]
 
 
 def test_names_in_records_cannot_break_the_page(tmp_path: Path):

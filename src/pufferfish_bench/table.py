@@ -13,6 +13,7 @@ from pufferfish_bench.settings import config_dir
 PROFILES = ("paper", "cpu", "smoke")
 KINDS = ("train", "describe", "lab")
 DIRECTIONS = ("higher", "lower")
+PICTURES = ("cells", "breakdown", "size")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class PaperTable:
     seeds: int  # as many as the paper has
     cells: tuple[Cell, ...]
     relations: tuple[Relation, ...]
+    picture: str  # cells: figures and curves | breakdown: and the parts of an epoch | size: and time and metric over parameters
 
     def cell(self, name: str) -> Cell:
         return next(cell for cell in self.cells if cell.name == name)
@@ -92,7 +94,10 @@ def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
             asked = [cell for cell in cells if cell.name == end and relation.quantity in cell.figures]
             if not asked:
                 raise InputError(f"{name}: {relation.claim!r} speaks of {relation.quantity} of {end}, which no cell has")
-    return PaperTable(name, profile, content["title"], content["seeds"], cells, relations)
+    picture = content.get("picture", "cells")
+    if picture not in PICTURES:
+        raise InputError(f"{name}: picture: {picture} is not known; allowed: {', '.join(PICTURES)}")
+    return PaperTable(name, profile, content["title"], content["seeds"], cells, relations, picture)
 
 
 def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Cell:

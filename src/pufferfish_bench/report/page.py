@@ -48,11 +48,11 @@ COLOURS = {
 }
 
 
-def page(parts: Sequence[tuple[str, Sequence[Sheet], Outcome]], pictures: Mapping[str, bytes], results: Path) -> str:
+def page(parts: Sequence[tuple[str, Sequence[Sheet], Outcome]], pictures: Mapping[str, Sequence[bytes]], results: Path) -> str:
     """The page for the results folder; links to records are relative to it."""
     profile = parts[0][2].table.profile
     links = "".join(f'<a href="#{found.table.name}">{escape(number)}</a>' for number, _, found in parts)
-    sections = "".join(section(sheets, found, pictures.get(found.table.name), results) for _, sheets, found in parts)
+    sections = "".join(section(sheets, found, pictures[found.table.name], results) for _, sheets, found in parts)
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -62,14 +62,14 @@ def page(parts: Sequence[tuple[str, Sequence[Sheet], Outcome]], pictures: Mappin
     )
 
 
-def section(sheets: Sequence[Sheet], found: Outcome, picture: bytes | None, results: Path) -> str:
+def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], results: Path) -> str:
     """One table or figure of the paper."""
     title, *others = sheets
     cells = [figure.cell.name for figure in found.figures]
     words = [f'<section id="{found.table.name}">\n<h2>{escape(title.title)}</h2>\n']
     words.append(table(title, [seeds(found.records[cell], results) for cell in cells]))
     words += [f"<h3>{escape(sheet.title)}</h3>\n{table(sheet, [''] * len(sheet.rows))}" for sheet in others]
-    if picture:
+    for picture in pictures:
         data = base64.b64encode(picture).decode()
         words.append(f'<img alt="{escape(found.table.title)}" src="data:image/svg+xml;base64,{data}">\n')
     return "".join([*words, f'<p class="provenance">From the records: {escape("; ".join(found.provenance))}.</p>\n</section>\n'])

@@ -1,4 +1,4 @@
-"""A picture for each table and figure: the first figure of its cells, and how they came to it over time."""
+"""Pictures for each table and figure: the figures of its cells, how they came to them over time, and the paper's own forms."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,17 +9,69 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from pufferfish_bench.report import charts
+from pufferfish_bench.records import Row
+from pufferfish_bench.report import breakdown, charts, measured
 from pufferfish_bench.report.outcome import Outcome, Record
 
 STYLES = ("-", "--", ":")  # colours and markers repeat after eight cells, the style of the line then changes
 
 
-def draw(found: Outcome, out: Path, console: Console) -> bool:
-    """Draw what was trained for a table, if anything was, as PNG and SVG."""
+def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
+    """Draw what was trained for a table, if anything was, as PNG and SVG; the files, but for their endings."""
     trained = [cell.name for cell in found.table.cells if cell.kind != "describe" and found.records[cell.name]]
     if not trained:
-        return False
+        return []
+    draw_cells(found, trained, out, console)
+    further = {"breakdown": draw_breakdown, "size": draw_size}.get(found.table.picture)
+    if further is None:
+        return [out]
+    beside = out.with_name(f"{out.name}-{found.table.picture}")
+    further(found, trained, beside, console)
+    return [out, beside]
+
+
+def draw_breakdown(found: Outcome, trained: Sequence[str], out: Path, console: Console) -> None:
+    """The parts of an epoch of each cell, stacked; of its first seed."""
+    folders = [f"{name.replace('_', '-')}={found.records[name][0].folder}" for name in trained]
+    breakdown.draw(measured.read(folders), out, console)
+
+
+def draw_size(found: Outcome, trained: Sequence[str], out: Path, console: Console) -> None:
+    """Time and metric over the parameters that are left, a point for each net that a cell trained; of its first seed."""
+    with charts.style():
+        figure = Figure(figsize=(11, 5), layout="constrained")
+        time, metric = figure.subplots(1, 2)
+        for position, name in enumerate(trained):
+            record = found.records[name][0]
+            asked = record.run["summary"]["metric"]
+            points = nets(record.rows, asked)
+            look = charts.look(position)
+            time.plot([size for size, _, _ in points], [minutes for _, minutes, _ in points], label=name, **look)
+            metric.plot([size for size, _, _ in points], [value for _, _, value in points], **look)
+            metric.set_ylabel(asked.replace("_", " "))
+        time.set_ylabel("minutes of training, all of it")
+        for axes in (time, metric):
+            axes.set_xlabel("millions of parameters that are not zero")
+            axes.invert_xaxis()
+        figure.suptitle(found.table.title, fontsize=12)
+        figure.legend(*time.get_legend_handles_labels(), loc="outside lower center", ncols=len(trained))
+        charts.save(figure, out, console)
+
+
+def nets(rows: Sequence[Row], metric: str) -> list[tuple[float, float, float]]:
+    """Millions of parameters, minutes since the start and the metric, of each net of a record at its end: one for a size."""
+    found, passed = {}, 0.0
+    for row in rows:
+        passed += row["seconds"] / 60
+        size = row.get("nonzero_parameters", row["parameters"])
+        found[size] = (size / 1e6, passed, row[metric])
+    last = rows[-1]
+    pruned = "nonzero_parameters" in last
+    return list(found.values()) if pruned else [found[last["parameters"]]]
+
+
+def draw_cells(found: Outcome, trained: Sequence[str], out: Path, console: Console) -> None:
+    """The first figure of each cell, and its metric over time."""
     curves = {name: curve(found.records[name]) for name in trained}
     curves = {name: points for name, points in curves.items() if len(points[0]) > 1}
     with charts.style():
@@ -32,7 +84,6 @@ def draw(found: Outcome, out: Path, console: Console) -> bool:
             draw_curves(panels[1], found, curves, metric)
         figure.suptitle(found.table.title, fontsize=12)
         charts.save(figure, out, console)
-    return True
 
 
 def draw_figures(axes: Axes, found: Outcome, trained: Sequence[str]) -> None:

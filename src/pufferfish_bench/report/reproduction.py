@@ -151,8 +151,9 @@ def main(words: Sequence[str]) -> None:
         for found in there:
             out = place(found, given.results)
             write(found, out, console)
-            if pictures.draw(found, out, console):
-                drawn[found.table.name] = out.with_name(out.name + ".svg").read_bytes()
+            drawn[found.table.name] = [
+                made.with_name(made.name + ".svg").read_bytes() for made in pictures.draw(found, out, console)
+            ]
         text = page.page([(number(found.table.name), sheets(found), found) for found in there], drawn, given.results)
         output.write(given.results / f"report-{given.profile}", {".html": text}, console)
 

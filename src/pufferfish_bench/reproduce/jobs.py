@@ -39,7 +39,10 @@ class Job:
         """Whether there is a record of a finished run with these very settings."""
         if not (self.record / RUN).is_file():
             return False
-        kept = read_json(self.record / RUN)
+        try:
+            kept = read_json(self.record / RUN)
+        except ValueError:
+            return False
         return "finished" in kept and kept["settings"] == self.settings
 
 
