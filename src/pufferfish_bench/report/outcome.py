@@ -52,8 +52,8 @@ class Claim:
 
     @property
     def ours(self) -> float | None:
-        """In the form the paper has it: a difference if it prints one, else a factor."""
-        return self.judgement.difference if self.relation.difference else self.judgement.ratio
+        """Of times the factor, how many times as fast; of all else the difference."""
+        return self.judgement.ratio if self.quantity.is_time else self.judgement.difference
 
 
 @dataclass(frozen=True)

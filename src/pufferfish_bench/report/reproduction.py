@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ READING = (
     "other than `paper` is the paper in miniature: its numbers are not comparable, its relations are what it can show."
 )
 RELATIONS_READING = (
-    "Two-sided Welch test at 5 %, each claim on its own. In `paper` and `ours`: a factor (of times: so many times as fast), "
-    "or a difference where the paper has one."
+    "Two-sided Welch test at 5 %, each claim on its own. In `paper` and `ours`: of times, so many times as fast; of all "
+    "else, the difference."
 )
 
 
@@ -51,13 +52,15 @@ def figure_words(figure: Figure) -> list[str]:
 
 def claim_words(claim: Claim) -> list[str]:
     """A row of the table of relations."""
-    unit = "" if claim.relation.difference else "x"
-    judgement = claim.judgement
+    judgement, show = (
+        claim.judgement,
+        (lambda value: f"{value:.2f}x") if claim.quantity.is_time else partial(signed, claim.quantity.show),
+    )
     return [
         claim.relation.claim,
         claim.quantity.label,
-        f"{claim.paper:.2f}{unit}" if claim.paper is not None else "",
-        f"{claim.ours:.2f}{unit}" if claim.ours is not None else "",
+        show(claim.paper) if claim.paper is not None else "",
+        show(claim.ours) if claim.ours is not None else "",
         f"{judgement.p:.2g}" if judgement.p is not None else "",
         " and ".join(map(str, judgement.seeds)),
         judgement.verdict,
