@@ -23,6 +23,8 @@ th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align:
 th:first-child, td:first-child { text-align: left }
 th button { all: unset; cursor: pointer; font-weight: 600 } th button:focus-visible { outline: 2px solid }
 th[aria-sort=ascending] button::after { content: " \\25B2" } th[aria-sort=descending] button::after { content: " \\25BC" }
+td:last-child { white-space: normal; min-width: 8rem }
+@media (max-width: 40rem) { table { font-size: .78rem } th, td { padding: .25rem .4rem } }
 .good { color: var(--good) } .bad { color: var(--bad) }
 img { max-width: 100%; height: auto; margin-top: 1rem; background: #fff; border-radius: .4rem }
 """
@@ -83,7 +85,7 @@ def table(sheet: Sheet, beside: Sequence[str]) -> str:
         first, *rest = row
         cells = "".join(f"<td{mark(word)}>{escape(word)}</td>" for word in rest)
         lines.append(f"<tr><td>{escape(first)}{extra}</td>{cells}</tr>\n")
-    note = f'<p class="note">{escape(sheet.note)}</p>\n' if sheet.note else ""
+    note = f'<p class="note">{escape(sheet.note.replace("`", ""))}</p>\n' if sheet.note else ""
     return f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{"".join(lines)}</tbody></table></div>\n{note}'
 
 
