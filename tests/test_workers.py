@@ -20,8 +20,6 @@ from tests.test_reducers import attached
 
 pytestmark = pytest.mark.xdist_group("workers")  # they share what two ranks have found, and would only wait for each other
 
-pytestmark = pytest.mark.xdist_group("workers")  # they share what two ranks have found, and would only wait for each other
-
 RANKS = 2
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
 TINY = ("profile=smoke", "model.width=0.05", "dataset.train_images=48", "dataset.test_images=10", "batch_size=8", "epochs=2")
