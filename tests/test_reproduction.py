@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pufferfish_bench import table
+from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import outcome, pictures, reproduction, verdicts
 from pufferfish_bench.report.numbers import paper_numbers
 from tests.reported import write_cell, write_counted, write_record
@@ -67,8 +68,9 @@ def test_the_csv_holds_the_papers_numbers_and_the_mean_and_spread_of_the_records
 def test_claims_are_judged_and_what_cannot_be_told_apart_is_said_so(tmp_path: Path):
     report(ablation(tmp_path))
     rows = list(csv.DictReader((tmp_path / "tables/cpu/table8-relations.csv").open()))
-    assert [row["verdict"] for row in rows] == [verdicts.ALIKE, verdicts.HOLDS, verdicts.HOLDS]
+    assert [row["verdict"] for row in rows] == [verdicts.ALIKE, verdicts.HOLDS, verdicts.NO_SPREAD]
     assert float(rows[1]["ours"]) == pytest.approx(80.5 - 71.0)  # points of accuracy, not a factor
+    assert float(rows[1]["paper"]) == pytest.approx(94.87 - 93.92)  # from the paper's two figures
     text = (tmp_path / "tables/cpu/table8.md").read_text()
     assert "cannot be told apart" in text
     assert "| hybrid with warmup | test accuracy, % | 94.87 ± 0.21 | 80.50 ± 0.50 | 3 |  | not comparable" in text
@@ -101,6 +103,34 @@ def test_a_time_on_another_machine_is_not_compared_but_its_factor_is_told(tmp_pa
     found = read(tmp_path, "table6", "paper")
     assert {figure.verdict for figure in found.figures} == {verdicts.OTHER_MACHINE, verdicts.NOT_RUN}
     assert (found.claims[0].ours, found.claims[0].paper) == (1.5, 1.23)
+
+
+def test_times_of_two_machines_are_not_set_against_each_other(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table6/vgg19_vanilla", (1, 1), seconds=30.0)
+    write_cell(tmp_path, "cpu/table6/vgg19_pufferfish", (1, 1), seconds=20.0, device="another")
+    assert read(tmp_path, "table6").claims[0].judgement.verdict == verdicts.TWO_MACHINES
+
+
+def test_seconds_in_all_have_the_factorisation_in_them(tmp_path: Path):
+    write_cell(tmp_path, "cpu/figure5/pufferfish", (1,), seconds=3.0, surgery=0.5)
+    figures = {figure.name: figure.ours for figure in read(tmp_path, "figure5").figures if figure.ours}
+    assert figures["seconds"].values == (2 * 3.0 + 0.5,)
+
+
+def test_seeds_of_other_settings_are_refused_and_their_difference_is_named(tmp_path: Path):
+    for seed, epochs in ((1, 4), (2, 8)):
+        settings = {"name": f"run-seed{seed}", "seed": seed, "epochs": epochs, "reducer": {"seed": seed}}
+        write_record(tmp_path / f"records/cpu/table8/low_rank/seed{seed}", settings=settings)
+    with pytest.raises(InputError, match=r"seed1 and .*seed2 are not the same experiment \(epochs: 4 -> 8\)"):
+        read(tmp_path, "table8")
+
+
+def test_a_folder_that_was_put_aside_is_no_seed_and_a_record_without_epochs_is_refused(tmp_path: Path):
+    write_record(tmp_path / "records/cpu/table8/low_rank/seed1.old")
+    assert read(tmp_path, "table8").records["low_rank"] == ()
+    (write_record(tmp_path / "records/cpu/table8/low_rank/seed1") / "epochs.jsonl").unlink()
+    with pytest.raises(InputError, match=r"has no epochs\.jsonl"):
+        read(tmp_path, "table8")
 
 
 def test_the_seconds_of_the_factorisation_are_those_of_the_surgery(tmp_path: Path):

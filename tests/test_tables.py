@@ -1,6 +1,7 @@
 """The files in conf/table: all that they name is there, and what is read is what is written."""
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def test_every_figure_is_known_and_every_place_in_the_papers_numbers_holds_a_num
             table.paper_number(NUMBERS, path)
         assert cell.kind != "describe" or cell.net in describe.NETS
     for relation in wanted.relations:
+        assert not relation.margin or "to " in relation.claim  # what is granted is said
         assert not (relation.ratio if not QUANTITIES[relation.quantity].is_time else relation.difference)
         table.paper_number(NUMBERS, relation.ratio or relation.difference)
 
@@ -57,10 +59,13 @@ def test_every_file_opens_with_its_command_and_its_hours_and_types_no_number_of_
     assert text.startswith("# ")
     assert any(f"make {name} PROFILE=" in line for line in head)
     assert any("a seed" in line for line in head)
-    for cell in table.read(name, "paper").cells:
-        for path in filter(None, cell.figures.values()):
-            mean, _ = table.paper_number(NUMBERS, path)
-            assert str(mean) not in text
+    wanted = table.read(name, "paper")
+    of_cells = [path for cell in wanted.cells for path in cell.figures.values()]
+    of_claims = [relation.ratio or relation.difference for relation in wanted.relations]
+    for path in filter(None, of_cells + of_claims):
+        mean, _ = table.paper_number(NUMBERS, path)
+        if mean % 1 or mean > 1000:  # 3 is also a number of seeds
+            assert not re.search(rf"(?<![\d.]){re.escape(f'{mean:.10g}')}(?![\d.])", text)
 
 
 def test_tables_come_before_figures_and_by_number():
@@ -75,6 +80,13 @@ def test_a_cell_takes_what_the_table_says_for_all_and_its_profiles_own_words():
     assert (list(cell.figures), cell.workers) == (["test_loss", "seconds"], 4)
     (cell,) = parsed("smoke", cells={"one": own | {"workers": {"smoke": 2}}}, **common).cells
     assert (cell.overrides, cell.workers) == (("model=vgg19", "method=hybrid", "profile=smoke"), 2)
+
+
+def test_a_margin_is_a_number_or_a_share_and_absent_none_at_all():
+    claim = {"claim": "c", "quantity": "test_accuracy", "of": "one", "is": "lower", "than": "two"}
+    for words, expected in (({}, (0.0, False)), ({"margin": 1.5}, (1.5, False)), ({"margin": "2 %"}, (0.02, True))):
+        (relation,) = parsed(relations=[claim | words]).relations
+        assert (relation.margin, relation.margin_is_share) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from pufferfish_bench import table
 from pufferfish_bench.report import verdicts, welch
 from pufferfish_bench.report.quantities import QUANTITIES
 from pufferfish_bench.report.verdicts import Sample
@@ -15,8 +16,8 @@ samples = st.lists(numbers, min_size=2, max_size=6)
 ACCURACY, LOSS, SECONDS = QUANTITIES["test_accuracy"], QUANTITIES["test_loss"], QUANTITIES["seconds_per_epoch"]
 
 
-def judge(quantity, ours, paper, *, profile="paper", device="Tesla V100-SXM2-16GB") -> str:
-    return verdicts.of_figure(quantity, verdicts.sample(ours), paper, profile=profile, device=device)
+def judge(quantity, ours, paper, *, profile="paper", machines=("Tesla V100-SXM2-16GB",)) -> str:
+    return verdicts.of_figure(quantity, verdicts.sample(ours), paper, profile=profile, machines=machines)
 
 
 @given(st.floats(0, 1e3))
@@ -43,11 +44,13 @@ def test_welch_by_hand():
 @given(samples, samples)
 def test_the_test_is_symmetric_and_its_freedom_lies_between_the_smaller_sample_and_both(one: list, other: list):
     found, mirrored = welch.test(one, other), welch.test(other, one)
+    if found is None:
+        assert mirrored is None
+        return
     assert found.t == -mirrored.t
     assert found.p == pytest.approx(mirrored.p, abs=1e-12)
     assert -1e-12 <= found.p <= 1 + 1e-12
-    if math.isfinite(found.freedom):
-        assert min(len(one), len(other)) - 1 - 1e-6 <= found.freedom <= len(one) + len(other) - 2 + 1e-6
+    assert min(len(one), len(other)) - 1 - 1e-6 <= found.freedom <= len(one) + len(other) - 2 + 1e-6
 
 
 @given(samples, st.floats(0.1, 10), st.integers(-100, 100))
@@ -58,10 +61,10 @@ def test_units_do_not_matter_to_the_test(values: list, scale: float, shift: int)
     assert changed.p == pytest.approx(found.p, abs=1e-6)
 
 
-def test_one_value_has_no_spread_and_equal_values_leave_no_doubt():
+def test_without_a_spread_there_is_no_test():
     assert welch.test([1.0], [2.0, 3.0]) is None
-    assert welch.test([1.0, 1.0], [2.0, 2.0]).p == 0.0
-    assert welch.test([1.0, 1.0], [1.0, 1.0]).p == 1.0
+    assert welch.test([1.0, 1.0], [2.0, 2.0]) is None
+    assert welch.test([1.0, 1.0], [2.0, 3.0]) is not None
 
 
 def test_within_two_sigma_of_both_spreads_together():
@@ -81,7 +84,9 @@ def test_lower_is_better_where_it_is():
 
 def test_what_cannot_be_compared_gets_no_better_and_no_worse():
     assert judge(ACCURACY, [10.0], (90.0, 0.1), profile="cpu") == verdicts.OTHER_PROFILE
-    assert judge(SECONDS, [10.0], (13.5, 0.02), device="a processor") == verdicts.OTHER_MACHINE
+    assert judge(SECONDS, [10.0], (13.5, 0.02), machines=("a processor",)) == verdicts.OTHER_MACHINE
+    assert judge(SECONDS, [10.0], (13.5, 0.02), machines=("a processor", "V100")) == verdicts.OTHER_MACHINE
+    assert judge(SECONDS, [10.0], (13.5, 0.02), machines=("V100",), profile="cpu") == verdicts.OTHER_PROFILE
     assert judge(ACCURACY, [90.0], (90.0, None)) == verdicts.NO_SPREAD
     assert judge(ACCURACY, [], (90.0, 0.1)) == verdicts.NOT_RUN
     assert judge(ACCURACY, [90.0], None) == verdicts.NO_NUMBER
@@ -94,8 +99,8 @@ def test_counts_are_equal_to_the_digits_that_are_shown():
     assert judge(QUANTITIES["macs"], [280000000], (0.29e9, None)) == verdicts.DIFFERENT
 
 
-def relation(of: list, direction: str, than: list) -> str:
-    return verdicts.of_relation(verdicts.sample(of), direction, verdicts.sample(than)).verdict
+def relation(of: list, direction: str, than: list, margin: float = 0.0) -> str:
+    return verdicts.of_relation(verdicts.sample(of), direction, verdicts.sample(than), margin=margin).verdict
 
 
 def test_a_relation_holds_is_the_opposite_or_cannot_be_told():
@@ -104,13 +109,30 @@ def test_a_relation_holds_is_the_opposite_or_cannot_be_told():
     assert relation(low, "higher", high) == relation(high, "lower", low) == verdicts.OPPOSITE
     assert relation(high, "higher", wide) == verdicts.ALIKE
     assert relation(high[:1], "higher", low) == verdicts.FEW
+    assert relation([94.0, 94.0], "higher", [93.0, 93.0]) == verdicts.NO_SPREAD
     assert relation([], "higher", low) == verdicts.NOT_RUN
 
 
 @given(samples, samples)
 def test_a_claim_and_its_opposite_never_both_hold(one: list, other: list):
     found = {relation(one, "higher", other), relation(one, "lower", other)}
-    assert found in ({verdicts.ALIKE}, {verdicts.HOLDS, verdicts.OPPOSITE})
+    assert found in ({verdicts.ALIKE}, {verdicts.NO_SPREAD}, {verdicts.HOLDS, verdicts.OPPOSITE})
+
+
+@given(samples, samples, st.sampled_from(table.DIRECTIONS), st.floats(0, 10))
+def test_a_margin_only_ever_helps_the_claim(one: list, other: list, direction: str, margin: float):
+    order = [verdicts.OPPOSITE, verdicts.ALIKE, verdicts.HOLDS]
+    granted, strict = relation(one, direction, other, margin), relation(one, direction, other)
+    assume(verdicts.NO_SPREAD not in (granted, strict))
+    assert order.index(granted) >= order.index(strict)
+
+
+def test_a_margin_is_granted_in_the_direction_of_the_claim():
+    ours, theirs = [93.4, 93.5, 93.6], [94.0, 94.1, 94.2]
+    assert relation(ours, "higher", theirs) == verdicts.OPPOSITE
+    assert relation(ours, "higher", theirs, margin=1.0) == verdicts.HOLDS
+    assert relation(theirs, "lower", ours, margin=1.0) == verdicts.HOLDS
+    assert relation(ours, "higher", theirs, margin=0.6) == verdicts.ALIKE
 
 
 def test_a_speedup_is_the_other_ones_time_over_ours():

@@ -42,8 +42,10 @@ class Relation:
     of: str
     direction: str
     than: str
-    ratio: str | None  # where the paper's (than / of) is
-    difference: str | None  # where the paper's (of - than) is
+    margin: float  # that the first is granted, of ours: "as accurate, to a point"
+    margin_is_share: bool  # of the second's mean
+    ratio: str | None  # where the paper's (than / of) is, if not in its figures of the two
+    difference: str | None  # where the paper's (of - than) is, likewise
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class PaperTable:
     seeds: int  # as many as the paper has
     cells: tuple[Cell, ...]
     relations: tuple[Relation, ...]
+    note: str  # what must be known to read it
     picture: str  # cells: figures and curves | breakdown: and the parts of an epoch | size: and time and metric over parameters
 
     def cell(self, name: str) -> Cell:
@@ -97,7 +100,7 @@ def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
     picture = content.get("picture", "cells")
     if picture not in PICTURES:
         raise InputError(f"{name}: picture: {picture} is not known; allowed: {', '.join(PICTURES)}")
-    return PaperTable(name, profile, content["title"], content["seeds"], cells, relations, picture)
+    return PaperTable(name, profile, content["title"], content["seeds"], cells, relations, content.get("note", ""), picture)
 
 
 def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Cell:
@@ -128,8 +131,19 @@ def of_profile(value: Any, profile: str) -> Any:
 def parse_relation(own: Mapping[str, Any]) -> Relation:
     if own["is"] not in DIRECTIONS:
         raise InputError(f"{own['claim']!r}: is: {own['is']} is not known; allowed: {', '.join(DIRECTIONS)}")
-    ends = (own["of"], own["is"], own["than"])
-    return Relation(own["claim"], own["quantity"], *ends, own.get("ratio"), own.get("difference"))
+    margin = str(own.get("margin", 0.0))
+    share = margin.endswith("%")
+    return Relation(
+        claim=own["claim"],
+        quantity=own["quantity"],
+        of=own["of"],
+        direction=own["is"],
+        than=own["than"],
+        margin=float(margin.removesuffix("%")) / (100 if share else 1),
+        margin_is_share=share,
+        ratio=own.get("ratio"),
+        difference=own.get("difference"),
+    )
 
 
 def paper_number(numbers: Mapping[str, Any], path: str | None) -> tuple[float, float | None] | None:

@@ -1,7 +1,7 @@
 """What became of a table of the paper: the records of its cells, read and judged. Writes nothing."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,10 @@ from pufferfish_bench.records import EPOCHS, RUN, Row, read_json, read_rows
 from pufferfish_bench.report import verdicts
 from pufferfish_bench.report.quantities import Quantity, quantity
 from pufferfish_bench.report.verdicts import Judgement, Sample
+from pufferfish_bench.run_directory import differences
 from pufferfish_bench.table import Cell, PaperTable, Relation, paper_number
+
+ANEW = "remove the folder, and make of its table makes it anew"
 
 
 @dataclass(frozen=True)
@@ -72,21 +75,31 @@ class Outcome:
         if not runs:
             return []
         commits = {(run.get("commit") or "unknown")[:12] + " with changes" * bool(run.get("dirty")) for run in runs}
-        machines = {device(run) for run in runs if "hardware" in run}
+        used = {machine(run) + workers(run) for run in runs if "hardware" in run}
         days = sorted(run["finished"][:10] for run in runs)
         return [
             f"profile {self.table.profile}",
             f"commit {', '.join(sorted(commits))}",
-            *([f"on {'; '.join(sorted(machines))}"] if machines else []),
+            *([f"on {'; '.join(sorted(used))}"] if used else []),
             f"finished {days[0]}" + (f" to {days[-1]}" if days[0] != days[-1] else ""),
         ]
 
 
-def device(run: Mapping[str, Any]) -> str:
+def machine(run: Mapping[str, Any]) -> str:
+    """What a run was made on."""
     hardware = run.get("hardware", {})
-    workers = run.get("world_size", 1)
-    threads = f", {hardware['threads']} threads" if "threads" in hardware else ""
-    return f"{hardware.get('device', 'unknown')}{threads}" + f", {workers} workers" * (workers > 1)
+    threads = hardware.get("threads")
+    counted = f", {threads} thread{'s' * (threads != 1)}" if threads else ""
+    return f"{hardware.get('device', 'unknown')}{counted}"
+
+
+def workers(run: Mapping[str, Any]) -> str:
+    count = run.get("world_size", 1)
+    return f", {count} workers" * (count > 1)
+
+
+def machines(records: Iterable[Record]) -> set[str]:
+    return {machine(record.run) for record in records if "hardware" in record.run}
 
 
 def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcome:
@@ -96,31 +109,62 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
     figures = []
     for cell in table.cells:
         profile = "paper" if cell.kind == "describe" else table.profile
-        machine = "; ".join(sorted({device(record.run) for record in found[cell.name]}))
+        used = machines(found[cell.name])
         for name, path in cell.figures.items():
             ours, paper = samples[cell.name, name], paper_number(numbers, path)
-            verdict = verdicts.of_figure(quantity(name), ours, paper, profile=profile, device=machine)
+            verdict = verdicts.of_figure(quantity(name), ours, paper, profile=profile, machines=used)
             figures.append(Figure(cell, name, quantity(name), paper, ours, verdict))
     claims = []
     for relation in table.relations:
         of, than = (samples[end, relation.quantity] for end in (relation.of, relation.than))
-        paper = paper_number(numbers, relation.ratio or relation.difference)
-        judgement = verdicts.of_relation(of, relation.direction, than)
-        claims.append(Claim(relation, quantity(relation.quantity), paper and paper[0], judgement))
+        margin = relation.margin * (than.mean if relation.margin_is_share and than else 1.0)
+        judgement = verdicts.of_relation(of, relation.direction, than, margin=margin)
+        asked = quantity(relation.quantity)
+        if asked.is_time and of and than and machines(found[relation.of]) != machines(found[relation.than]):
+            judgement = replace(judgement, verdict=verdicts.TWO_MACHINES, p=None)
+        claims.append(Claim(relation, asked, papers_own(relation, table, numbers), judgement))
     return Outcome(table, found, tuple(figures), tuple(claims))
 
 
+def papers_own(relation: Relation, table: PaperTable, numbers: Mapping[str, Any]) -> float | None:
+    """The paper's factor (of times) or difference: where it prints it, else from its figures of the two cells."""
+    printed = paper_number(numbers, relation.ratio or relation.difference)
+    if printed:
+        return printed[0]
+    of, than = (paper_number(numbers, table.cell(end).figures[relation.quantity]) for end in (relation.of, relation.than))
+    if not (of and than):
+        return None
+    return than[0] / of[0] if quantity(relation.quantity).is_time else of[0] - than[0]
+
+
 def read_cell(folder: Path) -> tuple[Record, ...]:
-    """The finished runs of a cell, by seed."""
+    """The finished runs of a cell, by seed. Runs of different settings are refused: their mean would mean nothing."""
     found = []
     for path in folder.glob(f"seed*/{RUN}"):
+        seed = path.parent.name.removeprefix("seed")
+        if not seed.isdecimal():
+            continue  # somebody put it aside
         try:
             run, rows = read_json(path), read_rows(path.with_name(EPOCHS))
         except ValueError as error:
-            raise InputError(f"{path} cannot be read ({error}); remove its folder, and the same command makes it anew") from None
+            raise InputError(f"{path} cannot be read ({error}); {ANEW}") from None
         if "finished" in run:
-            found.append(Record(int(path.parent.name.removeprefix("seed")), path.parent, run, tuple(rows)))
-    return tuple(sorted(found, key=lambda record: record.seed))
+            if not rows and "counted" not in run:
+                raise InputError(f"{path.parent} has no {EPOCHS}; {ANEW}")
+            found.append(Record(int(seed), path.parent, run, tuple(rows)))
+    found.sort(key=lambda record: record.seed)
+    for other in found[1:]:
+        different = differences(*(without_seeds(record.run["settings"]) for record in (found[0], other)))
+        if different:
+            raise InputError(f"{found[0].folder} and {other.folder} are not the same experiment ({'; '.join(different)}); {ANEW}")
+    return tuple(found)
+
+
+def without_seeds(settings: Any) -> Any:
+    """What all seeds of a cell have in common."""
+    if not isinstance(settings, Mapping):
+        return settings
+    return {key: without_seeds(value) for key, value in settings.items() if key not in ("seed", "name")}
 
 
 def sample(records: tuple[Record, ...], asked: Quantity) -> Sample | None:

@@ -57,8 +57,15 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: digits(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def digits(value: Any) -> Any:
+    """A number to ten digits: the last ones of a sum or a logarithm are not the same on every machine."""
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() else float(f"{value:.10g}")
 
 
 def write(out: Path, texts: Mapping[str, str], console: Console) -> None:

@@ -24,7 +24,7 @@ READING = (
 )
 RELATIONS_READING = (
     "Two-sided Welch test at 5 %, each claim on its own. In `paper` and `ours`: of times, so many times as fast; of all "
-    "else, the difference."
+    'else, the difference. A claim with "to" grants the first that much: the margin is ours.'
 )
 
 
@@ -76,7 +76,8 @@ def number(name: str) -> str:
 def sheets(found: Outcome) -> list[Sheet]:
     """The figures of a table, and what the paper claims of them."""
     title = f"{number(found.table.name)}: {found.table.title}"
-    shown = [Sheet(title, COLUMNS, [figure_words(figure) for figure in found.figures], READING)]
+    note = f"{READING} {found.table.note}".strip()
+    shown = [Sheet(title, COLUMNS, [figure_words(figure) for figure in found.figures], note)]
     if found.claims:
         shown.append(Sheet("Relations", RELATION_COLUMNS, [claim_words(claim) for claim in found.claims], RELATIONS_READING))
     return shown
@@ -141,9 +142,7 @@ def main(words: Sequence[str]) -> None:
         def read(name: str) -> Outcome:
             return outcome.read(table.read(name, given.profile), given.results / "records", numbers)
 
-        for found in map(read, given.tables):
-            for sheet in sheets(found):
-                sheet.show(console)
+        asked = [read(name) for name in given.tables]
         there = [found for found in map(read, table.names()) if any(found.records.values())]
         if not there:
             folder = given.results / "records" / given.profile
@@ -159,6 +158,9 @@ def main(words: Sequence[str]) -> None:
             ]
         text = page.page([(number(found.table.name), sheets(found), found) for found in there], drawn, given.results)
         output.write(given.results / f"report-{given.profile}", {".html": text}, console)
+        for found in asked:
+            for sheet in sheets(found):
+                sheet.show(console)
 
 
 def run() -> None:

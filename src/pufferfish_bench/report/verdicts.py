@@ -1,7 +1,7 @@
 """Ours beside the paper's: a verdict on each figure and on each relation the paper claims. Pure functions of numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -17,6 +17,7 @@ EQUAL, DIFFERENT = "equal", "differs"
 NOT_RUN, NO_SPREAD, NO_NUMBER = "not run", "no spread to judge by", ""
 OTHER_PROFILE, OTHER_MACHINE = "not comparable (another profile)", "not comparable (another machine)"
 HOLDS, OPPOSITE, ALIKE, FEW = "holds", "the opposite", "cannot be told apart", "cannot be told apart (one seed)"
+TWO_MACHINES = "not comparable (two machines)"
 INCOMPARABLE = (OTHER_PROFILE, OTHER_MACHINE)
 
 
@@ -36,17 +37,22 @@ class Sample:
 
 
 def of_figure(
-    quantity: Quantity, ours: Sample | None, paper: tuple[float, float | None] | None, *, profile: str, device: str
+    quantity: Quantity,
+    ours: Sample | None,
+    paper: tuple[float, float | None] | None,
+    *,
+    profile: str,
+    machines: Collection[str],
 ) -> str:
     """How ours stands to the paper's: sigma is that of a single run, theirs and ours together."""
     if ours is None:
         return NOT_RUN
     if paper is None:
         return NO_NUMBER
+    if quantity.is_time and not all(PAPERS_MACHINE in machine for machine in machines):
+        return OTHER_MACHINE
     if profile != "paper":
         return OTHER_PROFILE
-    if quantity.is_time and PAPERS_MACHINE not in device:
-        return OTHER_MACHINE
     number, deviation = paper
     if quantity.is_count:
         return EQUAL if quantity.show(ours.mean) == quantity.show(number) else DIFFERENT
@@ -69,16 +75,17 @@ class Judgement:
     seeds: tuple[int, int] = (0, 0)
 
 
-def of_relation(of: Sample | None, direction: str, than: Sample | None) -> Judgement:
-    """Whether the claim holds, the opposite does, or the samples cannot be told apart."""
+def of_relation(of: Sample | None, direction: str, than: Sample | None, *, margin: float = 0.0) -> Judgement:
+    """Whether the claim holds, the opposite does, or the samples cannot be told apart; the first is granted a margin."""
     if of is None or than is None:
         return Judgement(NOT_RUN, seeds=(size(of), size(than)))
     difference, seeds = of.mean - than.mean, (size(of), size(than))
     ratio = than.mean / of.mean if of.mean else None
-    found = welch.test(of.values, than.values)
+    granted = margin if direction == "higher" else -margin
+    found = welch.test([value + granted for value in of.values], than.values)
     if found is None:
-        return Judgement(FEW, ratio, difference, None, seeds)
-    as_claimed = HOLDS if (difference > 0) == (direction == "higher") else OPPOSITE
+        return Judgement(FEW if min(seeds) < 2 else NO_SPREAD, ratio, difference, None, seeds)
+    as_claimed = HOLDS if (difference + granted > 0) == (direction == "higher") else OPPOSITE
     return Judgement(as_claimed if found.p < LEVEL else ALIKE, ratio, difference, found.p, seeds)
 
 

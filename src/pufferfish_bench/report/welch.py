@@ -18,13 +18,13 @@ class Test:
 
 
 def test(one: Sequence[float], other: Sequence[float]) -> Test | None:
-    """Welch's test of two samples; None where one of them has fewer than two values, and so no spread."""
+    """Welch's test of two samples; None without a spread: of fewer than two values in one, or none that differ in either."""
     if min(len(one), len(other)) < 2:
         return None
     a, b = variance(one) / len(one), variance(other) / len(other)
     difference = fmean(one) - fmean(other)
-    if a + b == 0.0:  # no spread at all: equal, or surely not
-        return Test(math.copysign(math.inf, difference) if difference else 0.0, math.inf, 0.0 if difference else 1.0)
+    if a + b == 0.0:  # two values that happen to be equal say nothing of how far the next may be
+        return None
     t = difference / math.sqrt(a + b)
     share = a / (a + b)  # of the spread: their squares themselves could be too small to hold
     freedom = 1 / (share**2 / (len(one) - 1) + (1 - share) ** 2 / (len(other) - 1))
@@ -33,8 +33,6 @@ def test(one: Sequence[float], other: Sequence[float]) -> Test | None:
 
 def two_sided(t: float, freedom: float) -> float:
     """The probability that Student's t is at least so far from zero."""
-    if math.isinf(t):
-        return 0.0
     square = t * t
     if square < freedom:  # each where it loses no digits: there x would be nearly 1
         return 1.0 - incomplete_beta(square / (freedom + square), 0.5, freedom / 2)
