@@ -52,7 +52,8 @@ tables: table1  ## all tables: missing runs, then the report; make table4 PROFIL
 figures: $(INSTALLED)  ## all figures, likewise (4b: root); make figure5: one of them
 	$(REPRODUCE) $(filter figure%,$(REPRODUCED))
 
-report: $(INSTALLED)  ## tables, figures and the page in results/, from the records that are there
+report: table1  ## tables, figures and the page in results/, from the records that are there
+	$(BIN)/python -m pufferfish_bench.bench.lab --draw
 	$(BIN)/python -m pufferfish_bench.report.reproduction --profile $(PROFILE)
 
 $(REPRODUCED): $(INSTALLED)

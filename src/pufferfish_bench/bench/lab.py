@@ -1,6 +1,6 @@
 """The paper's Figure 4 (b) over real, capped links: a short run of every method for each number of hosts and each cap (root).
 
-python -m pufferfish_bench.bench.lab [--hosts 2,4] [--caps 100mbit,300mbit,1gbit] [--steps 5]
+python -m pufferfish_bench.bench.lab [--hosts 2,4] [--caps 100mbit,300mbit,1gbit] [--steps 5] [--draw]
 
 A cell that is done is not run again; one that fails is named at the end. The records go to results/lab/; of all that are
 there, the table and the picture go to results/figures/, and so does what they predict for other networks.
@@ -55,7 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hosts", default="2,4")
     parser.add_argument("--caps", default="100mbit,300mbit,1gbit")
     parser.add_argument("--steps", type=int, default=5, help="of each cell; the first is not timed (default: 5)")
+    parser.add_argument("--draw", action="store_true", help="run nothing: draw the records that are there")
     given = parser.parse_args(arguments)
+    if given.draw:
+        draw()
+        return 0
     caps = given.caps.split(",")
     for cap in caps:
         bits_per_second(cap)
@@ -71,13 +75,18 @@ def main(arguments: Sequence[str]) -> int:
                 failed.append(label)
                 continue
             keep(WORK / label, RECORDS / label)
+    draw()
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def draw() -> None:
+    """The figures of all cells that were ever done."""
     runs = recorded()
     if runs:
         breakdown.main([*runs, "--out", str(FIGURES / "figure4b-lab")])
         whatif.main([*runs, "--samples", CIFAR, "--out", str(FIGURES / "figure4c-whatif")])
-    if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
 
 
 def recorded() -> list[str]:

@@ -1,6 +1,7 @@
 """The paper's Table 1: its formulas for the size and cost of a layer, beside what is counted in such a layer of ours."""
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,10 +127,10 @@ def sheet(found: Sequence[Mapping[str, Any]]) -> Sheet:
     return Sheet(TITLE, columns, lines, NOTE)
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pufferfish_bench.report.complexity", description=__doc__)
     parser.add_argument("--out", type=Path, metavar="FOLDER/NAME", help="write NAME.csv and NAME.md there")
-    given, console = parser.parse_args(), Console()
+    given, console = parser.parse_args(words), Console()
     with output.spoken_errors():
         found = rows()
         sheet(found).show(console)
@@ -138,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,0 +1,48 @@
+"""What is published in results/: all of it comes from the committed records."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pufferfish_bench.bench import lab
+from pufferfish_bench.records import RUN, read_json
+from pufferfish_bench.report import complexity, reproduction
+from tests.conftest import REPOSITORY
+
+RECORDS = ("records", "lab", "paper", "bench")  # what is not made from something else
+
+
+def committed() -> set[str]:
+    """The files of results/ that git knows."""
+    listed = subprocess.run(["git", "ls-files", "results"], cwd=REPOSITORY, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("this is not a git checkout: which files are committed cannot be told")
+    return {name.removeprefix("results/") for name in listed.stdout.split("\n") if name}
+
+
+def test_the_report_makes_all_published_files_anew_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    published, results = committed(), tmp_path / "results"
+    for name in published:
+        if name.split("/")[0] in RECORDS:
+            (results / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / "results" / name, results / name)
+    monkeypatch.chdir(tmp_path)
+    complexity.main(["--out", "results/tables/table1"])
+    lab.main(["--draw"])
+    reproduction.main(["--profile", "cpu"])
+    made = {str(path.relative_to(results)) for path in results.rglob("*") if path.is_file()}
+    assert made == published
+    assert [name for name in sorted(made) if (results / name).read_bytes() != (REPOSITORY / "results" / name).read_bytes()] == []
+
+
+def test_every_record_is_of_committed_code_and_every_run_is_finished():
+    published = [REPOSITORY / "results" / name for name in committed()]
+    records = [path for path in published if path.name == RUN or path.parent.name == "bench"]
+    assert len(records) > 30
+    for path in records:
+        record = read_json(path)
+        assert record["commit"], path
+        assert record["dirty"] is False, path
+        assert path.name != RUN or "finished" in record, path
