@@ -47,7 +47,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path):
     assert files(one) == files(other)
     made = {name for name in files(one) if not name.startswith("records")}
     expected = {"tables/cpu/table8" + ending for ending in (".md", ".csv", "-relations.csv", ".png", ".svg")}
-    assert made == expected | {"report-cpu.html"}
+    assert made == expected | {"report-cpu.html", "tables/cpu/claims.md"}
 
 
 def test_the_csv_holds_the_papers_numbers_and_the_mean_and_spread_of_the_records(tmp_path: Path):
@@ -74,6 +74,16 @@ def test_claims_are_judged_and_what_cannot_be_told_apart_is_said_so(tmp_path: Pa
     text = (tmp_path / "tables/cpu/table8.md").read_text()
     assert "cannot be told apart" in text
     assert "| hybrid with warmup | test accuracy, % | 94.87 ± 0.21 | 80.50 ± 0.50 | 3 |  | not comparable" in text
+
+
+def test_one_sheet_has_all_claims_that_were_judged(tmp_path: Path):
+    ablation(tmp_path)
+    write_cell(tmp_path, "cpu/table22/low_rank", (1.0, 2.0))
+    write_cell(tmp_path, "cpu/table22/hybrid_without_warmup", (1.5, 2.5))
+    there = [read(tmp_path, name) for name in ("table8", "table22")]
+    rows = reproduction.claims(there).rows
+    assert [row[0] for row in rows] == ["Table 8"] * 3 + ["Table 22"]
+    assert rows[1] == ["Table 8", *reproduction.sheets(there[0])[1].rows[1]]
 
 
 def test_the_papers_profile_is_compared(tmp_path: Path):

@@ -88,6 +88,17 @@ def markdown(found: Outcome) -> str:
     return "\n".join([*(sheet.markdown() for sheet in sheets(found)), f"From the records: {provenance}.", ""])
 
 
+def claims(there: Sequence[Outcome]) -> Sheet:
+    """What the paper claims, in all tables and figures that were run, on one sheet."""
+    judged = [
+        [number(found.table.name), *claim_words(claim)]
+        for found in there
+        for claim in found.claims
+        if claim.judgement.verdict != verdicts.NOT_RUN
+    ]
+    return Sheet("What the paper claims", ("", *RELATION_COLUMNS), judged, RELATIONS_READING)
+
+
 def rows(found: Outcome) -> list[dict[str, Any]]:
     """All figures in full, for programs."""
     return [
@@ -157,6 +168,7 @@ def main(words: Sequence[str]) -> None:
                 made.with_name(made.name + ".svg").read_bytes() for made in pictures.draw(found, out, console)
             ]
         text = page.page([(number(found.table.name), sheets(found), found) for found in there], drawn, given.results)
+        output.write(given.results / "tables" / given.profile / "claims", {".md": claims(there).markdown()}, console)
         output.write(given.results / f"report-{given.profile}", {".html": text}, console)
         for found in asked:
             for sheet in sheets(found):
