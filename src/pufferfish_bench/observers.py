@@ -1,6 +1,5 @@
 """Those who look on: the record on disk, TensorBoard, and the person at the terminal."""
 
-import datetime
 import time
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,13 @@ class Recorder(Observer):
         path = self.directory / RUN
         self.manifest["plan"] = [{"phase": phase.name, "epochs": [phase.epochs.start, phase.epochs.stop]} for phase in run.plan]
         earlier = records.read_json(path) if path.exists() else {}
-        self.manifest["started"] = earlier.get("started", now())
+        self.manifest["started"] = earlier.get("started", records.now())
         self.manifest["resumed"] = earlier.get("resumed", [])
         if run.epoch or run.step:
             # the first conditions stay; what has changed since (code, machine) is told with the resume
             changed = {key: self.manifest[key] for key in CONDITIONS if key in earlier and earlier[key] != self.manifest[key]}
             self.manifest |= {key: earlier[key] for key in changed}
-            self.manifest["resumed"].append({"epoch": run.epoch, "step": run.step, "time": now(), **changed})
+            self.manifest["resumed"].append({"epoch": run.epoch, "step": run.step, "time": records.now(), **changed})
         # rows of epochs that the checkpoint does not know are about to be trained again
         self.rows = [row for row in records.read_rows(self.directory / EPOCHS) if row["epoch"] < run.epoch]
         records.rewrite_rows(self.directory / EPOCHS, self.rows)
@@ -50,7 +49,7 @@ class Recorder(Observer):
 
     def run_ended(self, run: Run) -> None:
         task = run.task
-        self.manifest["finished"] = now()
+        self.manifest["finished"] = records.now()
         summary = records.summarise(self.rows, metric=task.metric, higher_is_better=task.higher_is_better)
         self.manifest["summary"] = summary | run.conclusion.figures
         for name, text in run.conclusion.files.items():
@@ -182,8 +181,3 @@ class Probe(Observer):
         """The first step does not count: it warms up."""
         pace = (self.times[-1] - self.times[0]) / max(1, len(self.times) - 1)
         return {"steps": self.all_steps, "seconds_per_step": pace, "seconds": self.all_steps * pace}
-
-
-def now() -> str:
-    """The time in UTC, to the second."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -1,5 +1,6 @@
 """The record of a run on disk: run.json says what it is, epochs.jsonl holds one flat row an epoch. Needs no torch."""
 
+import datetime
 import json
 import os
 from collections.abc import Iterable
@@ -12,6 +13,11 @@ SECTIONS = ("data", "forward", "backward", "encode", "wait", "communicate", "dec
 BAR = 40  # letters of the longest bar
 VOCABULARY = "vocabulary.txt"  # of a model that translates, one word a line
 Row = dict[str, Any]
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def replace_file(path: Path, text: str) -> None:
