@@ -78,6 +78,7 @@ def test_only_main_knows_hydra_and_only_world_and_those_who_wrap_torchs_engine_k
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
         assert not re.search(r"^\s*(import|from) hydra", text, re.MULTILINE) or path.name == "main.py", path
+        text = text.replace('"torch.distributed.run"', "torchrun")  # a program that is started is not known
         assert "torch.distributed" not in text or path.name in ("world.py", "ddp.py", "compression.py"), path
 
 

@@ -12,16 +12,21 @@ import pytest
 from omegaconf import OmegaConf
 
 from pufferfish_bench import main, table
+from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows, write_json
 from pufferfish_bench.reproduce import jobs, probe
 from pufferfish_bench.settings import settings_of
 
 TINY = ["model=vgg11", "dataset.train_images=128", "dataset.test_images=20", "epochs=2"]
+LAB = {"overrides": TINY, "workers": 2, "kind": "lab", "cap": "100mbit"}
+
+
+def content(cells: dict[str, Any]) -> dict[str, Any]:
+    return {"title": "", "seeds": 1, "figures": {"test_accuracy": None}, "cells": cells}
 
 
 def tiny(name: str = "table0", **cells: dict[str, Any]) -> table.PaperTable:
-    cells = cells or {"one": {"overrides": TINY}}
-    return table.parse(name, "smoke", {"title": "", "seeds": 1, "figures": {"test_accuracy": None}, "cells": cells})
+    return table.parse(name, "smoke", content(cells or {"one": {"overrides": TINY}}))
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +82,34 @@ def test_a_record_of_other_settings_or_of_a_run_that_goes_on_is_not_this_one(tmp
     ):
         write_json(job.record / RUN, record)
         assert job.done == done
-    (job.record / RUN).write_text("{")
-    assert not job.done
+    for damaged in ("{", "{}", "[]", '{"finished": "now"}'):
+        (job.record / RUN).write_text(damaged)
+        assert not job.done
+
+
+def test_a_run_over_other_links_is_another_run(tmp_path: Path):
+    cells = {"train": {"overrides": TINY, "workers": 2}, "slow": LAB, "fast": LAB | {"cap": "1gbit"}}
+    train, slow, fast = found = jobs.jobs_of(tiny(**cells), 1, tmp_path / "records")
+    assert train.settings == slow.settings == fast.settings
+    assert len({job.directory for job in found}) == 3
+    links = {"train": {}, "slow": {"cap_bits_per_second": 10**8}, "fast": {"cap_bits_per_second": 10**9}}
+    for kind, of_lab in links.items():
+        network = {"ranks": 2} | ({"hosts": 2} | of_lab if of_lab else {})  # ranks: measured in a lab or not
+        for job in found:
+            for folder in (job.record, job.directory):
+                folder.mkdir(parents=True, exist_ok=True)
+                write_json(folder / RUN, {"settings": job.settings, "finished": "now", "network": network})
+            assert job.done == (job.cell.name == kind)
+            if job.done:
+                assert jobs.finished(job)
+            else:
+                with pytest.raises(InputError, match=r"holds a run over other links .*cap_bits_per_second: .* -> "):
+                    jobs.finished(job)
+
+
+def test_a_lab_without_a_rate_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="--cap None is not a rate"):
+        jobs.jobs_of(tiny(one=LAB | {"cap": None}), 1, tmp_path)
 
 
 def test_seeds_go_round_by_round_and_what_is_counted_is_counted_once(tmp_path: Path):
@@ -101,7 +132,7 @@ def test_counting_needs_no_data_and_keeps_the_papers_digits(tmp_path: Path):
 def test_several_workers_are_torchruns_and_capped_links_the_labs(tmp_path: Path):
     (job,) = jobs.jobs_of(tiny(one={"overrides": TINY, "workers": 2}), 1, tmp_path)
     words = jobs.command(job)
-    assert Path(words[0]).name == "torchrun"
+    assert words[:3] == [sys.executable, "-m", "torch.distributed.run"]  # there may be no file torchrun
     assert words[words.index("--nproc-per-node") + 1] == "2"
     assert not any(word.startswith("workers=") for word in words)
     (job,) = jobs.jobs_of(tiny(one={"overrides": TINY, "workers": 2, "kind": "lab", "cap": "1gbit"}), 1, tmp_path)
@@ -122,8 +153,66 @@ def test_an_estimate_counts_what_tables_share_once_and_names_what_it_cannot_know
     said: list[str] = []
     shared = [job for name in ("table0", "table1") for job in jobs.jobs_of(tiny(name, **cells), 3, tmp_path)]
     assert probe.estimate(shared, said.append) == 3 * 3600.0
-    assert said[:2] == ["  one: about 60 minutes, 3 times", "  two: not known: no data"]
-    assert said[2].startswith("in all about 3 hours, and what is not known;")
+    assert said[:2] == ["trying the first steps of 2 cells; PROBE=0 skips this", "  one: about 60 minutes, 3 times"]
+    assert said[2] == "  two: not known: no data"
+    assert said[3].startswith("in all about 3 hours, and what is not known;")
+
+
+def test_what_is_tried_is_said_before_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    monkeypatch.setattr(probe, "probe", lambda job: float(len(said)))
+    assert probe.estimate(jobs.jobs_of(tiny(), 1, tmp_path), said.append) == 1.0
+    assert said[0] == "trying the first steps of 1 cell; PROBE=0 skips this"
+
+
+def test_an_estimate_has_the_lab_and_leaves_out_what_another_table_has_had_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(probe, "probe", lambda job: 60.0)
+    found = jobs.jobs_of(tiny(one={"overrides": TINY}, slow=LAB, fast=LAB | {"cap": "1gbit"}), 2, tmp_path / "records")
+    said: list[str] = []
+    assert probe.estimate(found, said.append) == 6 * 60.0
+    assert [line.split(":")[0].strip() for line in said[1:4]] == ["one", "slow", "fast"]
+    for job in found:
+        job.directory.mkdir(parents=True)
+        network = {"network": job.links} if job.links else {}
+        write_json(job.directory / RUN, {"settings": job.settings, "finished": "now", **network})
+    said.clear()
+    assert probe.estimate(found, said.append) == 0
+    assert said == []
+
+
+def test_a_cell_that_cannot_be_tried_is_quoted_where_it_says_why():
+    ranks = "error: the first\nrank 1: error: no data in x\nE1116 torchrun: failed (exitcode: 2)\n=====\n"
+    assert probe.reason(ranks) == "no data in x"
+    assert probe.reason("host 1: error: no data\nnetlab: host 1 ended with code 2\n") == "no data"
+    assert probe.reason("netlab: needs root\n\n") == "netlab: needs root"
+    assert probe.reason("KeyError: 'x'\n=====\n-----\n") == "KeyError: 'x'"
+    assert probe.reason("=====\n") == "its first steps say nothing"
+
+
+def test_a_probe_that_takes_too_long_ends_its_workers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    launcher = (  # as torchrun: its worker is in a session of its own, and ends with it if it is asked
+        "import pathlib, signal, subprocess, sys, time\n"
+        "worker = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        "def end(*_):\n    worker.terminate()\n    worker.wait()\n    sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "pathlib.Path('worker').write_text(str(worker.pid))\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(probe, "command", lambda job: [sys.executable, "-c", launcher])
+    monkeypatch.setattr(probe, "PATIENCE", 3)
+    (job,) = jobs.jobs_of(tiny(), 1, tmp_path)
+    assert probe.probe(job) == "4 steps take more than 3 s"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("worker").read_text()), 0)
+
+
+def test_who_does_not_listen_is_ended_by_force(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jobs, "GRACE", 0.2)
+    deaf = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(flush=True)\ntime.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    jobs.end(child)
+    assert child.returncode == -signal.SIGKILL
 
 
 def test_the_papers_settings_without_a_gpu_explain_themselves_and_stop(tmp_path: Path):

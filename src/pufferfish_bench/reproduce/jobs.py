@@ -1,23 +1,26 @@
 """The runs of a table: which they are, whether they are done, and how one is done and its record kept."""
 
-import datetime
 import json
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pufferfish_bench import main as command_line
 from pufferfish_bench import run_directory
-from pufferfish_bench.records import EPOCHS, RUN, read_json, write_json
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.netlab import bits_per_second
+from pufferfish_bench.records import EPOCHS, RUN, now, read_json, write_json
 from pufferfish_bench.table import Cell, PaperTable
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DESCRIBE = "from pufferfish_bench.main import describe; describe()"
+LINKS = ("hosts", "cap_bits_per_second")  # what run.json has of a lab under "network"; elsewhere there is none of it
+GRACE = 60  # seconds: netlab gives its hosts 40 to end, torchrun its workers 30
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Job:
     record: Path
     directory: Path | None  # None: nothing is trained
     settings: dict[str, Any]
+    links: dict[str, int]  # of the lab; empty: no lab
 
     @property
     def name(self) -> str:
@@ -36,14 +40,33 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether there is a record of a finished run with these very settings."""
+        """Whether there is a record of a finished run with these very settings, over these very links."""
         if not (self.record / RUN).is_file():
             return False
         try:
             kept = read_json(self.record / RUN)
         except ValueError:
             return False
-        return "finished" in kept and kept["settings"] == self.settings
+        return (
+            isinstance(kept, dict)
+            and "finished" in kept
+            and kept.get("settings") == self.settings
+            and links_of(kept) == self.links
+        )
+
+
+def links_of(record: Mapping[str, Any]) -> dict[str, int]:
+    """The links of the lab in which a run was done; empty if it was not done in a lab."""
+    network = record.get("network", {})
+    return {key: network[key] for key in LINKS if key in network}
+
+
+def in_lab(cell: Cell, directory: Path) -> tuple[Path, dict[str, int]]:
+    """Where a cell's run is written, and over which links it goes: settings say nothing of those, so the directory does."""
+    if cell.kind != "lab":
+        return directory, {}
+    links = dict(zip(LINKS, (cell.workers, bits_per_second(str(cell.cap))), strict=True))
+    return directory.with_name(f"{directory.name}-{cell.cap}"), links
 
 
 def jobs_of(wanted: PaperTable, seeds: int, records: Path) -> list[Job]:
@@ -51,14 +74,18 @@ def jobs_of(wanted: PaperTable, seeds: int, records: Path) -> list[Job]:
     folder = records / wanted.profile / wanted.name
     counted = [cell for cell in wanted.cells if cell.kind == "describe"]
     jobs = [
-        Job(cell, 1, folder / cell.name / "seed1", None, {"overrides": list(cell.overrides), "net": cell.net}) for cell in counted
+        Job(cell, 1, folder / cell.name / "seed1", None, {"overrides": list(cell.overrides), "net": cell.net}, {})
+        for cell in counted
     ]
     rounds = range(1, seeds + 1)
     trained = [cell for cell in wanted.cells if cell.kind != "describe"]
     # the words of a run say nothing of workers: torchrun does, and the run's identity has them in it
     identities = {cell.name: command_line.identify([*cell.overrides, f"workers={cell.workers}"], rounds) for cell in trained}
     for number, seed in enumerate(rounds):
-        jobs += [Job(cell, seed, folder / cell.name / f"seed{seed}", *identities[cell.name][number]) for cell in trained]
+        for cell in trained:
+            identity, settings = identities[cell.name][number]
+            directory, links = in_lab(cell, identity)
+            jobs.append(Job(cell, seed, folder / cell.name / f"seed{seed}", directory, settings, links))
     return jobs
 
 
@@ -70,8 +97,8 @@ def command(job: Job) -> list[str]:
         lab = ["-m", "pufferfish_bench.netlab", "--hosts", str(cell.workers), "--cap", str(cell.cap), "--"]
         return [sys.executable, *lab, *words]
     if cell.workers > 1:
-        torchrun = str(Path(sys.executable).with_name("torchrun"))
-        return [torchrun, "--standalone", "--nproc-per-node", str(cell.workers), "-m", "pufferfish_bench", *words]
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cell.workers)]
+        return [sys.executable, *torchrun, "-m", "pufferfish_bench", *words]
     return [sys.executable, "-m", "pufferfish_bench", *words]
 
 
@@ -79,9 +106,12 @@ class Stop(Exception):
     """Somebody asked us to stop, and the run has done so."""
 
 
-def attend(words: Sequence[str]) -> int:
-    """Run a command to its end. It alone hears of a wish to stop, once, and is given the time for its checkpoint."""
-    child = subprocess.Popen(words, start_new_session=True)
+def attend(words: Sequence[str], seconds: float | None = None, **streams: Any) -> int:
+    """Run a command to its end. It alone hears of a wish to stop, once, and is given the time for its checkpoint.
+
+    After `seconds` it is asked to end, so that it can end what it has started, and TimeoutExpired is raised.
+    """
+    child = subprocess.Popen(words, start_new_session=True, **streams)
     received: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
@@ -89,19 +119,50 @@ def attend(words: Sequence[str]) -> int:
         child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
     before = {number: signal.signal(number, pass_on) for number in STOPS}
+    late = None
     try:
+        code = child.wait(seconds)
+    except subprocess.TimeoutExpired as error:
+        late = error
+        if not received:
+            end(child)
         code = child.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if received:
         raise Stop
+    if late:
+        raise late
     return code
+
+
+def end(child: subprocess.Popen) -> None:
+    """End a process, and with force only if it does not listen: what it has started would stay."""
+    child.terminate()
+    try:
+        child.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def finished(job: Job) -> bool:
+    """Whether the run of a job is done, for whichever table; a directory that holds another run is refused."""
+    if not run_directory.finished(job.directory, job.settings):
+        return False
+    found = links_of(read_json(job.directory / RUN))
+    if found != job.links:
+        raise InputError(
+            f"{job.directory} holds a run over other links ({'; '.join(run_directory.differences(found, job.links))}); "
+            "move it away to start anew"
+        )
+    return True
 
 
 def train(job: Job) -> bool:
     """Train what a job wants, unless another table has had it done, and keep the record."""
-    if not run_directory.finished(job.directory, job.settings) and attend(command(job)):
+    if not finished(job) and attend(command(job)):
         return False
     job.record.mkdir(parents=True, exist_ok=True)
     for file in (EPOCHS, RUN):  # run.json last: it is what says that a record is there
@@ -120,9 +181,8 @@ def count(job: Job) -> bool:
         return False
     totals = json.loads(described.stdout)["totals"][job.cell.net]
     job.record.mkdir(parents=True, exist_ok=True)
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     figures = {name: totals[name] for name in ("parameters", "macs", "macs_as_in_paper")}
-    write_json(job.record / RUN, {"settings": job.settings, **code_version(), "counted": figures, "finished": now})
+    write_json(job.record / RUN, {"settings": job.settings, **code_version(), "counted": figures, "finished": now()})
     return True
 
 

@@ -1,35 +1,60 @@
 """How long runs will take, from the first steps of each of them."""
 
 import json
+import re
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 
-from pufferfish_bench.reproduce.jobs import Job, command
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.reproduce.jobs import Job, attend, command, finished
 
 STEPS = 4
 PATIENCE = 300  # seconds that a probe may take, its start and its data included
+ERROR = re.compile(r"(?:host \d+: )?(?:rank \d+: )?error: (.+)")  # as a run says what is wrong, alone or as one of many
 
 
 def probe(job: Job) -> float | str:
     """Seconds that a run would take at the pace of its first steps, or why that is not known."""
+    with tempfile.TemporaryFile("w+", errors="replace") as said, tempfile.TemporaryFile("w+", errors="replace") as complained:
+        try:
+            attend([*command(job), f"probe_steps={STEPS}"], PATIENCE, stdout=said, stderr=complained)
+            said.seek(0)
+            return json.loads(said.read().splitlines()[-1])["seconds"]
+        except subprocess.TimeoutExpired:
+            return f"{STEPS} steps take more than {PATIENCE} s"
+        except OSError as error:
+            return str(error)
+        except (ValueError, IndexError):
+            complained.seek(0)
+            return reason(complained.read())
+
+
+def reason(complaint: str) -> str:
+    """What went wrong: the last error that a rank tells of, else the last line with a word in it."""
+    lines = [line.strip() for line in complaint.splitlines() if re.search(r"\w", line)]
+    errors = [found[1] for found in map(ERROR.fullmatch, lines) if found]
+    return (errors or lines or ["its first steps say nothing"])[-1]
+
+
+def is_left(job: Job) -> bool:
+    """Whether there is something to train; what refuses its directory says so when its turn comes."""
     try:
-        words = [*command(job), f"probe_steps={STEPS}"]
-        tried = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
-        return json.loads(tried.stdout.splitlines()[-1])["seconds"]
-    except subprocess.TimeoutExpired:
-        return f"two steps take more than {PATIENCE} s"
-    except (ValueError, IndexError):
-        complaint = tried.stderr.strip().splitlines()
-        return complaint[-1] if complaint else "its first steps say nothing"
+        return job.directory is not None and not finished(job)
+    except InputError:
+        return True
 
 
 def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> float:
     """Try the first steps of each cell, say how long its missing runs will take, and all of them together."""
     total, unknown = 0.0, False
-    missing = {job.directory: job for job in jobs if job.directory and job.cell.kind == "train"}.values()  # shared runs once
+    left = {job.directory: job for job in jobs if is_left(job)}.values()  # shared runs once
     cells: dict[tuple, list[Job]] = {}
-    for job in missing:
-        cells.setdefault((*job.cell.overrides, job.cell.workers), []).append(job)
+    for job in left:
+        cells.setdefault((*job.cell.overrides, job.cell.workers, *job.links.values()), []).append(job)
+    if not cells:
+        return total
+    say(f"trying the first steps of {len(cells)} cell{'s' * (len(cells) > 1)}; PROBE=0 skips this")
     for (job, *_), runs in ((same, len(same)) for same in cells.values()):
         found = probe(job)
         if isinstance(found, str):
@@ -38,8 +63,7 @@ def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> float:
         else:
             total += runs * found
             say(f"  {job.cell.name}: {spoken(found)}" + f", {runs} times" * (runs > 1))
-    if cells:
-        say(f"in all {spoken(total)}{', and what is not known' * unknown}; the tests after each epoch come on top")
+    say(f"in all {spoken(total)}{', and what is not known' * unknown}; the tests after each epoch come on top")
     return total
 
 
