@@ -9,7 +9,7 @@ DEMO := model=resnet18 profile=smoke epochs=8 warmup_epochs=2 schedule.milestone
 PROFILE ?= cpu
 REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
 REPRODUCE = $(BIN)/python -m pufferfish_bench.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(CONFIRM),--confirm) \
-            $(if $(filter 0,$(PROBE)),--no-probe)
+            $(if $(filter 0,$(PROBE)),--no-probe) $(foreach pattern,$(CELLS),--cells '$(pattern)')
 # the tables of architectures: nothing is trained
 table11: MODEL := vgg19
 table12: MODEL := lstm

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf
 from pufferfish_bench import main, table
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows, write_json
+from pufferfish_bench.reproduce import __main__ as reproducer
 from pufferfish_bench.reproduce import jobs, probe
 from pufferfish_bench.settings import settings_of
 
@@ -40,6 +42,19 @@ def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def reproduce(*words: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "pufferfish_bench.reproduce", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put tables of our own in the place of the paper's, in this process."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    monkeypatch.setattr(table, "folder", lambda: folder)
+
+    def write(name: str, **cells: dict[str, Any]) -> None:
+        OmegaConf.save(OmegaConf.create(content(cells)), folder / f"{name}.yaml")
+
+    return write
 
 
 def test_where_a_run_will_be_is_where_it_goes(invoke):
@@ -254,3 +269,82 @@ def test_a_wish_to_stop_reaches_the_run_once_and_is_waited_for(tmp_path: Path, n
     os.killpg(runner.pid, number)  # as a terminal does
     assert runner.wait(timeout=60) == 7
     assert Path("heard").read_text() == "1"
+
+
+def test_a_cell_after_one_that_fails_is_run_and_kept(tables, capsys: pytest.CaptureFixture):
+    tables("table0", bad={"overrides": [*TINY, "epochs=0"]}, good={"overrides": [*TINY, "epochs=1"]})
+    assert reproducer.main(["table0", "--profile", "smoke", "--no-probe"]) == 1
+    assert not Path("results/records/smoke/table0/bad").exists()
+    assert "finished" in read_json(Path("results/records/smoke/table0/good/seed1") / RUN)
+    assert Path("results/tables/smoke/table0.md").exists()
+    assert capsys.readouterr().err.splitlines()[-1].startswith("failed: table0/bad/seed1;")
+
+
+@pytest.mark.parametrize("error", [InputError("no data"), OSError(28, "full", "there"), FileNotFoundError("no program")])
+def test_what_fails_is_named_last_even_if_the_report_refuses(
+    tables, error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    def do(job: jobs.Job) -> bool:
+        if job.cell.name == "bad":
+            raise error
+        return True
+
+    monkeypatch.setattr(jobs, "do", do)
+    tables("table0", bad={"overrides": TINY}, good={"overrides": [*TINY, "epochs=1"]})
+    tables("table1", other={"overrides": TINY})
+    damaged = Path("results/records/smoke/table1/other/seed1") / RUN
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("{")
+    with pytest.raises(SystemExit):
+        reproducer.main(["table0", "--profile", "smoke", "--no-probe"])
+    said = capsys.readouterr()
+    assert "run 2 of 2" in said.out
+    first, refusal, last = said.err.splitlines()
+    assert first.startswith("error: ")
+    assert str(damaged) in refusal
+    assert last.startswith("failed: table0/bad/seed1;")
+
+
+def test_only_the_cells_that_were_asked_for_are_run(tables, monkeypatch: pytest.MonkeyPatch):
+    ran: list[str] = []
+    monkeypatch.setattr(jobs, "do", lambda job: bool(ran.append(job.name)))
+    tables("table0", vanilla_fp32={"overrides": TINY}, vanilla_amp={"overrides": TINY}, low_rank_fp32={"overrides": TINY})
+    tables("table1", other={"overrides": TINY})
+    words = ["table0", "table1", "--profile", "smoke", "--no-probe"]
+    reproducer.main([*words, "--cells", "*fp32"])
+    assert ran == ["table0/vanilla_fp32/seed1", "table0/low_rank_fp32/seed1"]
+    ran.clear()
+    reproducer.main([*words, "--cells", "oth?r", "--cells", "*amp"])
+    assert ran == ["table0/vanilla_amp/seed1", "table1/other/seed1"]
+    there = "table0 has vanilla_fp32, vanilla_amp, low_rank_fp32; table1 has other"
+    with pytest.raises(InputError, match=f"CELLS=fp32 fits no cell: {there}"):
+        reproducer.main([*words, "--cells", "*fp32", "--cells", "fp32"])
+
+
+def test_a_table_that_was_stopped_goes_on_where_it_was(tables, tmp_path: Path):
+    small = ["model=vgg11", "model.width=0.05", "dataset.train_images=64", "dataset.test_images=10"]
+    tables("table0", short={"overrides": [*small, "epochs=1"]}, long={"overrides": [*small, "epochs=12"]})
+    program = (
+        "import pathlib, runpy\nfrom pufferfish_bench import table\ntable.folder = lambda: pathlib.Path('tables')\n"
+        "runpy.run_module('pufferfish_bench.reproduce', run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-c", program, "table0", "--profile", "smoke", "--no-probe"]
+    short, long = jobs.jobs_of(table.read("table0", "smoke"), 1, tmp_path / "results" / "records")
+    stopped = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not read_rows(long.directory / EPOCHS) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(stopped.pid, signal.SIGINT)
+    _, complaint = stopped.communicate(timeout=120)
+    assert stopped.returncode == 128 + signal.SIGINT, complaint
+    assert complaint.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert short.done
+    assert not long.done
+    before = (short.directory / RUN).stat().st_mtime_ns
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert "1 of 2 runs are missing" in again.stdout
+    assert (short.directory / RUN).stat().st_mtime_ns == before
+    assert long.done
+    assert [row["epoch"] for row in read_rows(long.record / EPOCHS)] == list(range(12))
+    assert len(read_json(long.record / RUN)["resumed"]) == 1

@@ -3,21 +3,25 @@
 python -m pufferfish_bench.reproduce table4 [table8 ...] --profile cpu --seeds 3
 
 A cell that is done is not run again; one that fails is named at the end; the same command after a stop goes on. Two tables that
-have a run in common share it, for a run's directory is its settings.
+have a run in common share it, for a run's directory is its settings. --cells '*fp32' leaves all other cells as they are.
 """
 
 import argparse
+import dataclasses
 import signal
 import sys
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rich.console import Console
 
+from pufferfish_bench import main as command_line
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import output, reproduction
 from pufferfish_bench.reproduce import jobs, probe
+from pufferfish_bench.table import PaperTable
 
 RESULTS = Path("results")
 
@@ -32,6 +36,33 @@ def say(console: Console, sentence: str) -> None:
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
+def only(tables: Sequence[PaperTable], patterns: Sequence[str]) -> list[PaperTable]:
+    """The tables with those cells alone that fit a pattern; one that fits none of any table is refused."""
+    for pattern in patterns:
+        if not any(fnmatchcase(cell.name, pattern) for one in tables for cell in one.cells):
+            there = "; ".join(f"{one.name} has {', '.join(cell.name for cell in one.cells)}" for one in tables)
+            raise InputError(f"CELLS={pattern} fits no cell: {there}")
+    return [
+        dataclasses.replace(
+            one, cells=tuple(cell for cell in one.cells if any(fnmatchcase(cell.name, pattern) for pattern in patterns))
+        )
+        for one in tables
+    ]
+
+
+def do_all(missing: Sequence[jobs.Job], console: Console, failed: list[str]) -> None:
+    """Do one job after the other, and put the names of those that fail into `failed`."""
+    for number, job in enumerate(missing, start=1):
+        say(console, f"run {number} of {len(missing)}: {job.name}")
+        try:
+            done = jobs.do(job)
+        except (InputError, OSError) as error:
+            say(Console(stderr=True), f"error: {command_line.explain(error) or error}")
+            done = False
+        if not done:
+            failed.append(job.name)
+
+
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m pufferfish_bench.reproduce", description="Run tables and figures of the paper."
@@ -39,6 +70,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("tables", nargs="+", metavar="TABLE", help=f"of {', '.join(table.names())}")
     parser.add_argument("--profile", default="cpu", help="paper, cpu or smoke (default: %(default)s)")
     parser.add_argument("--seeds", type=int, metavar="N", help="1 to N (default: as many as the paper has)")
+    parser.add_argument(
+        "--cells", action="append", metavar="PATTERN", help="only those that fit, such as '*fp32'; may be given again"
+    )
     parser.add_argument("--confirm", action="store_true", help="do the paper's settings without a GPU all the same")
     parser.add_argument("--no-probe", action="store_true", help="do not estimate how long it will take")
     given = parser.parse_args(words)
@@ -46,30 +80,26 @@ def main(words: Sequence[str]) -> int:
     if given.seeds is not None and given.seeds < 1:
         raise InputError(f"SEEDS={given.seeds} must be at least 1")
     wanted = [table.read(name, given.profile) for name in given.tables]
+    if given.cells:
+        wanted = only(wanted, given.cells)
     wanted_jobs = [job for one in wanted for job in jobs.jobs_of(one, given.seeds or one.seeds, RESULTS / "records")]
     missing = [job for job in wanted_jobs if not job.done]
     say(console, f"{', '.join(given.tables)}, profile {given.profile}: {len(missing)} of {len(wanted_jobs)} runs are missing")
     asks = given.profile == "paper" and not given.confirm and any(job.directory for job in missing) and not has_gpu()
-    if missing and (asks or not given.no_probe):
+    if not given.no_probe:
         probe.estimate(missing, lambda sentence: say(console, sentence))
     if asks:
         raise InputError(
             "PROFILE=paper wants a GPU, and there is none: CONFIRM=1 does it all the same, PROFILE=cpu is the miniature"
         )
-    failed = []
-    for number, job in enumerate(missing, start=1):
-        say(console, f"run {number} of {len(missing)}: {job.name}")
-        try:
-            done = jobs.do(job)
-        except InputError as error:
-            say(Console(stderr=True), f"error: {error}")
-            done = False
-        if not done:
-            failed.append(job.name)
-    if len(failed) < len(wanted_jobs):
-        reproduction.main([*given.tables, "--profile", given.profile, "--results", str(RESULTS)])
-    if failed:
-        say(Console(stderr=True), f"failed: {', '.join(failed)}; the same command tries them again")
+    failed: list[str] = []
+    try:
+        do_all(missing, console, failed)
+        if len(failed) < len(wanted_jobs):
+            reproduction.main([*given.tables, "--profile", given.profile, "--results", str(RESULTS)])
+    finally:  # the report may refuse the record of another table, and somebody may stop us
+        if failed:
+            say(Console(stderr=True), f"failed: {', '.join(failed)}; the same command tries them again")
     return 1 if failed else 0
 
 
