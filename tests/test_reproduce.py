@@ -1,5 +1,6 @@
 """Running the tables: only what is missing, whole or not at all, and nothing without having said how long it takes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -160,6 +161,13 @@ def test_a_probe_says_how_long_and_leaves_nothing(tmp_path: Path):
     assert 0 < probe.probe(short) < 60
     assert probe.probe(long) > 10 * probe.probe(short)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_probe_of_several_workers_ends_well_on_all_of_them(tmp_path: Path):
+    (job,) = jobs.jobs_of(tiny(one={"overrides": [*TINY, "dataset.train_images=256"], "workers": 2}), 1, tmp_path)
+    tried = subprocess.run([*jobs.command(job), "probe_steps=2"], capture_output=True, text=True, timeout=300)
+    assert tried.returncode == 0, tried.stderr
+    assert json.loads(tried.stdout.splitlines()[-1])["steps"] == 4  # of two epochs
 
 
 def test_an_estimate_counts_what_tables_share_once_and_names_what_it_cannot_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -332,8 +340,8 @@ def test_a_table_that_was_stopped_goes_on_where_it_was(tables, tmp_path: Path):
     short, long = jobs.jobs_of(table.read("table0", "smoke"), 1, tmp_path / "results" / "records")
     stopped = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
-    while not read_rows(long.directory / EPOCHS) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    while not read_rows(long.directory / EPOCHS) and stopped.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
     os.killpg(stopped.pid, signal.SIGINT)
     _, complaint = stopped.communicate(timeout=120)
     assert stopped.returncode == 128 + signal.SIGINT, complaint

@@ -178,6 +178,8 @@ class Probe(Observer):
         return len(self.times) > 1 and (enough or self.times[-1] - self.times[0] > PATIENCE)
 
     def found(self) -> dict[str, float]:
-        """The first step does not count: it warms up."""
+        """The first step does not count: it warms up. Nothing is found where nobody looked, as on all ranks but one."""
+        if not self.times:
+            return {}
         pace = (self.times[-1] - self.times[0]) / max(1, len(self.times) - 1)
         return {"steps": self.all_steps, "seconds_per_step": pace, "seconds": self.all_steps * pace}
