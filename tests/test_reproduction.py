@@ -1,38 +1,20 @@
 """The report on the paper's tables: what it says is what the records say, in every form and to the byte."""
 
 import csv
-import html.parser
-import os
-import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.report import outcome, pictures, reproduction, verdicts
+from pufferfish_bench.report import outcome, reproduction, verdicts
 from pufferfish_bench.report.numbers import paper_numbers
-from tests.reported import write_cell, write_counted, write_record
-
-ABLATION = ("low_rank", "hybrid_without_warmup", "hybrid_with_warmup")
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-def ablation(results: Path, profile: str = "cpu") -> Path:
-    """Table 8 with three seeds: the hybrid net is no better than the low-rank one, the warm-up helps."""
-    for cell, accuracies in zip(ABLATION, ((70.1, 71.9, 70.7), (70.0, 72.0, 71.0), (80.0, 80.5, 81.0)), strict=True):
-        write_cell(results, f"{profile}/table8/{cell}", accuracies, figures={"test_loss": 2.0 - accuracies[0] / 100})
-    return results
+from tests.reported import ablation, report, write_cell, write_counted, write_record
 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def report(results: Path, *words: str) -> None:
-    reproduction.main([*words, "--results", str(results)])
 
 
 def read(results: Path, name: str, profile: str = "cpu") -> outcome.Outcome:
@@ -177,95 +159,3 @@ def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, capsys: pytest.C
         assert exit.value.code == 2
         assert sentence in complaint
         assert complaint.count("\n") == 1
-
-
-class Page(html.parser.HTMLParser):
-    """What a page refers to, and whether its tags are closed."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.references: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list) -> None:
-        self.references += [value for key, value in attributes if key in ("href", "src")]
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag != "html":
-            assert self.open.pop() == tag
-
-
-def test_the_page_needs_nothing_from_elsewhere_and_every_link_leads_somewhere(tmp_path: Path):
-    report(ablation(tmp_path))
-    text = (tmp_path / "report-cpu.html").read_text()
-    page = Page(text)
-    assert page.open == ["html"]
-    links = [link for link in page.references if not link.startswith("data:")]
-    assert sum(link.startswith("records/") for link in links) == 6 * 3  # figures of three cells, each with three seeds
-    for link in links:
-        assert f'id="{link[1:]}"' in text if link.startswith("#") else (tmp_path / link).is_file()
-    assert not re.search(r"https?://|@import|url\(", re.sub(r"data:[^\"]*", "", text))
-
-
-@pytest.mark.parametrize(("name", "cells"), [("figure5", ("pufferfish", "lth")), ("figure6", ("vanilla", "powersgd"))])
-def test_figures_have_the_papers_form_too(tmp_path: Path, name: str, cells: tuple[str, ...]):
-    for cell in cells:
-        write_cell(tmp_path, f"cpu/{name}/{cell}", (50.0, 60.0))
-    report(tmp_path)
-    form = table.read(name, "cpu").picture
-    assert (tmp_path / "figures" / "cpu" / f"{name}-{form}.svg").is_file()
-    assert (tmp_path / "report-cpu.html").read_text().count("<img") == 2
-
-
-def test_a_lottery_has_a_net_for_each_level_and_the_others_have_one():
-    levels = [{"parameters": 4e6, "nonzero_parameters": size, "seconds": 30, "m": size} for size in (4e6, 4e6, 3e6, 3e6)]
-    assert pictures.nets(levels, "m") == [(4.0, 1.0, 4e6), (3.0, 2.0, 3e6)]
-    factored = [{"parameters": size, "seconds": 30, "m": size} for size in (4e6, 1e6)]
-    assert pictures.nets(factored, "m") == [(1.0, 1.0, 1e6)]
-
-
-def test_names_in_records_cannot_break_the_page(tmp_path: Path):
-    write_cell(tmp_path, "cpu/table8/low_rank", (1.0,), device="<script>alert(1)</script>|")
-    report(tmp_path)
-    assert "<script>alert" not in (tmp_path / "report-cpu.html").read_text()
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
-def test_a_browser_shows_the_figures_and_sorts_them(tmp_path: Path):
-    report(ablation(tmp_path))
-    page = tmp_path / "report-cpu.html"
-    # a click on "ours" of the first table, as a reader would
-    click = "<script>document.querySelectorAll('#table8 table:first-of-type th')[3].querySelector('button').click()</script>"
-    sorted_page = tmp_path / "sorted.html"
-    sorted_page.write_text(page.read_text().replace("</html>", f"{click}</html>"))
-    as_is, by_ours = rendered(page, tmp_path), rendered(sorted_page, tmp_path)
-    assert "80.50 ± 0.50" in as_is
-    accuracies = [float(value) for value in re.findall(r"<td>(\d\d\.\d\d) ± 0?\.?\d+", by_ours)][:6]
-    assert 'aria-sort="ascending"' in by_ours
-    assert 'aria-sort="ascending"' not in as_is
-    ours = [float(cells[3].split()[0]) for cells in body(by_ours)]
-    assert ours == sorted(ours)
-    assert sorted(body(as_is)) == sorted(body(by_ours)) != body(as_is), accuracies
-
-
-def rendered(page: Path, home: Path) -> str:
-    """The page as Chromium has it after its scripts have run."""
-    words = [
-        BROWSER,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={home / 'browser'}",
-        "--dump-dom",
-        page.as_uri(),
-    ]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, env=os.environ | {"HOME": str(home)}).stdout
-
-
-def body(text: str) -> list[list[str]]:
-    """The cells of the first table, row by row."""
-    rows = re.findall(r"<tr>(.*?)</tr>", text.split("<tbody>")[1].split("</tbody>")[0], re.DOTALL)
-    return [[re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]

@@ -96,6 +96,11 @@ def test_a_margin_is_a_number_or_a_share_and_absent_none_at_all():
         ({"relations": [{"claim": "c", "quantity": "test_accuracy", "of": "one", "is": "lower", "than": "2"}]}, "no cell has"),
         ({"relations": [{"claim": "c", "quantity": "test_accuracy", "of": "one", "is": "near", "than": "two"}]}, "is: near"),
         ({"cells": {"one": CELL | {"kind": "trian"}}}, "kind: trian"),
+        ({"picture": "pie"}, "picture: pie is not known"),
+        ({"picture": "sweep"}, "add sweep: {setting"),
+        ({"picture": "sweep", "sweep": {"setting": "epochs", "label": ""}}, "one has no number.*add epochs="),
+        ({"picture": "sweep", "sweep": {"setting": "profile", "label": ""}}, "one has no number"),
+        ({"picture": "scaling"}, "one, two has no line"),
     ],
 )
 def test_a_table_that_contradicts_itself_is_refused(content: dict, sentence: str):

@@ -1,5 +1,6 @@
 """A table or figure of the paper as conf/table/ has it: its cells, their figures, what the paper claims. Runs nothing."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pufferfish_bench.settings import config_dir
 PROFILES = ("paper", "cpu", "smoke")
 KINDS = ("train", "describe", "lab")
 DIRECTIONS = ("higher", "lower")
-PICTURES = ("cells", "breakdown", "size")
+PICTURES = ("cells", "breakdown", "size", "sweep", "scaling")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Cell:
     workers: int
     net: str | None  # that is counted
     cap: str | None  # of each host's link in the lab
+    line: str | None = None  # of the scaling picture that it is a point of
 
     @property
     def label(self) -> str:
@@ -49,6 +51,14 @@ class Relation:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """A setting that takes another number in each cell."""
+
+    label: str  # of its axis
+    at: Mapping[str, int]  # cell -> number
+
+
+@dataclass(frozen=True)
 class PaperTable:
     """A table or figure of the paper under one profile."""
 
@@ -60,6 +70,8 @@ class PaperTable:
     relations: tuple[Relation, ...]
     note: str  # what must be known to read it
     picture: str  # cells: figures and curves | breakdown: and the parts of an epoch | size: and time and metric over parameters
+    # | sweep: a figure over a setting, and curves | scaling: seconds an epoch and speed-up over workers
+    sweep: Sweep | None = None
 
     def cell(self, name: str) -> Cell:
         return next(cell for cell in self.cells if cell.name == name)
@@ -100,7 +112,11 @@ def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
     picture = content.get("picture", "cells")
     if picture not in PICTURES:
         raise InputError(f"{name}: picture: {picture} is not known; allowed: {', '.join(PICTURES)}")
-    return PaperTable(name, profile, content["title"], content["seeds"], cells, relations, content.get("note", ""), picture)
+    sweep = parse_sweep(name, content, cells) if picture == "sweep" else None
+    without = [cell.name for cell in cells if cell.line is None]
+    if picture == "scaling" and without:
+        raise InputError(f"{name}: picture: scaling draws lines, but {', '.join(without)} has no line: add line: <its method>")
+    return PaperTable(name, profile, content["title"], content["seeds"], cells, relations, content.get("note", ""), picture, sweep)
 
 
 def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Cell:
@@ -121,11 +137,27 @@ def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], prof
         workers=of_profile(own.get("workers", table.get("workers", 1)), profile),
         net=None,
         cap=of_profile(own.get("cap", table.get("cap")), profile),
+        line=own.get("line"),
     )
 
 
 def of_profile(value: Any, profile: str) -> Any:
     return value[profile] if isinstance(value, Mapping) else value
+
+
+def parse_sweep(name: str, content: Mapping[str, Any], cells: Sequence[Cell]) -> Sweep:
+    """Where each cell stands on the axis: the number that its value of the swept setting is, or ends with (features.conv9)."""
+    own = content.get("sweep", {})
+    if not {"setting", "label"} <= set(own):
+        raise InputError(f"{name}: picture: sweep needs to know what is swept: add sweep: {{setting: ..., label: ...}}")
+    at = {}
+    for cell in cells:
+        values = [value for setting, _, value in (word.partition("=") for word in cell.overrides) if setting == own["setting"]]
+        number = re.search(r"\d+$", values[-1]) if values else None
+        if number is None:
+            raise InputError(f"{name}: {cell.name} has no number to be drawn at: add {own['setting']}=... to its overrides")
+        at[cell.name] = int(number[0])
+    return Sweep(own["label"], at)
 
 
 def parse_relation(own: Mapping[str, Any]) -> Relation:

@@ -4,13 +4,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from pufferfish_bench.report import measured, output, units
 from pufferfish_bench.report.measured import PARTS, SECTIONS, Measured
 from pufferfish_bench.report.output import Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLE = "Breakdown of a step"
 
@@ -25,7 +28,7 @@ def groups(runs: Sequence[Measured]) -> dict[str, list[Measured]]:
 
 
 def conditions(run: Measured) -> str:
-    place = f"{run.workers} workers" if run.hosts is None else f"{run.hosts} hosts"
+    place = f"{run.workers} worker{'s' * (run.workers > 1)}" if run.hosts is None else f"{run.hosts} hosts"
     if run.hosts is not None and run.workers != run.hosts:
         place += f" with {run.workers} workers"
     return f"{place}, {units.show_bits(run.cap)}" if run.cap else place
@@ -80,8 +83,16 @@ def rows(runs: Sequence[Measured]) -> list[dict[str, Any]]:
 
 
 def draw(runs: Sequence[Measured], out: Path, console: Console) -> None:
+    """The bars as PNG and SVG."""
+    from pufferfish_bench.report import charts  # half a second of imports that a table does not need
+
+    with charts.style():
+        charts.save(bars(runs), out, console)
+
+
+def bars(runs: Sequence[Measured]) -> "Figure":
     """A panel for each number of hosts and each cap, a bar for each method, the parts of its epoch on top of one another."""
-    from matplotlib.figure import Figure  # half a second of imports that a table does not need
+    from matplotlib.figure import Figure
 
     from pufferfish_bench.report import charts
 
@@ -89,37 +100,36 @@ def draw(runs: Sequence[Measured], out: Path, console: Console) -> None:
     for place, group in groups(runs).items():
         panels.setdefault((group[0].hosts, group[0].workers), []).append((place, group))
     down, across = len(panels), max(map(len, panels.values()))
-    bars = max(len(group) for row in panels.values() for _, group in row)
+    most = max(len(group) for row in panels.values() for _, group in row)
     colours = dict(zip(PARTS, (charts.BLUE, charts.ORANGE, charts.GREY, charts.VERMILION), strict=True))
-    with charts.style():
-        width = max(5.5, across * (1.3 + 0.75 * bars))
-        figure = Figure(figsize=(width, 0.9 + 3.9 * down), layout="constrained")
-        cells = [(row, column, *panel) for row, line in enumerate(panels.values()) for column, panel in enumerate(line)]
-        for row, column, place, group in cells:
-            axes = figure.add_subplot(down, across, across * row + column + 1)
-            base = [0.0] * len(group)
-            for part in PARTS:
-                heights = [run.part(part) * run.steps for run in group]
-                axes.bar(range(len(group)), heights, 0.7, bottom=base, color=colours[part], label=part)
-                base = [low + height for low, height in zip(base, heights, strict=True)]
-            for position, total in enumerate(base):
-                axes.annotate(f"{total:#.3g}".rstrip("."), (position, total), (0, 3), textcoords="offset points", ha="center")
-            axes.set_title(place)
-            axes.set_xticks(
-                range(len(group)),
-                [charts.in_lines(run.label) for run in group],
-                rotation=35,
-                ha="right",
-                rotation_mode="anchor",
-            )
-            axes.set_xlim(-0.6, bars - 0.4)  # bars are as wide in every panel
-            axes.grid(visible=False, axis="x")
-            axes.margins(y=0.12)
-            if column == 0:
-                axes.set_ylabel("seconds an epoch")
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(PARTS) if width > 8 else 2)
-        charts.save(figure, out, console)
+    width = max(5.5, across * (1.3 + 0.75 * most))
+    figure = Figure(figsize=(width, 0.9 + 3.9 * down), layout="constrained")
+    cells = [(row, column, *panel) for row, line in enumerate(panels.values()) for column, panel in enumerate(line)]
+    for row, column, place, group in cells:
+        axes = figure.add_subplot(down, across, across * row + column + 1)
+        base = [0.0] * len(group)
+        for part in PARTS:
+            heights = [run.part(part) * run.steps for run in group]
+            axes.bar(range(len(group)), heights, 0.7, bottom=base, color=colours[part], label=part)
+            base = [low + height for low, height in zip(base, heights, strict=True)]
+        for position, total in enumerate(base):
+            axes.annotate(f"{total:#.3g}".rstrip("."), (position, total), (0, 3), textcoords="offset points", ha="center")
+        axes.set_title(place)
+        axes.set_xticks(
+            range(len(group)),
+            [charts.in_lines(run.label) for run in group],
+            rotation=35,
+            ha="right",
+            rotation_mode="anchor",
+        )
+        axes.set_xlim(-0.6, most - 0.4)  # bars are as wide in every panel
+        axes.grid(visible=False, axis="x")
+        axes.margins(y=0.12)
+        if column == 0:
+            axes.set_ylabel("seconds an epoch")
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(PARTS) if width > 8 else 2)
+    return figure
 
 
 def main(words: Sequence[str]) -> None:

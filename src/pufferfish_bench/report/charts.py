@@ -18,12 +18,15 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY, BLACK = (
 )  # fmt: skip
 LINES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY, BLACK)
 MARKERS = "osD^vPX*"
+WIDTH = 6.0  # inches of a picture that stands beside its table
+SMALL, LETTERS_AN_INCH = 7, 17  # points, and how many letters of that size fit beside one another
 
 STYLE = {
     "svg.hashsalt": "pufferfish",  # names inside an SVG are drawn from it: else each drawing differs
     "font.family": "DejaVu Sans",  # travels with matplotlib
     "font.size": 11,
     "axes.titlesize": 12,
+    "figure.titlesize": 12,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -53,6 +56,17 @@ def save(figure: Figure, out: Path, console: Console) -> None:
         figure.savefig(beside, format=ending[1:], metadata=metadata)
         beside.replace(path)
         output.say_written(path, console)
+
+
+def title(words: str) -> str:
+    """On as many lines as it needs above a picture of the usual width."""
+    return textwrap.fill(words, 58)
+
+
+def write_at_foot(figure: Figure, words: str) -> None:
+    """Small words at the bottom left: what the picture was made of."""
+    lines = textwrap.fill(words, int(LETTERS_AN_INCH * figure.get_figwidth()))
+    figure.supxlabel(lines, x=0.01, ha="left", fontsize=SMALL, color="#555555", parse_math=False)  # a $ in a name is a $
 
 
 def look(number: int) -> dict[str, str]:

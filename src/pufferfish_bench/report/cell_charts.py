@@ -1,0 +1,82 @@
+"""The cells of a table one below the other, each with its first figure, and how their metric came about over time."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pufferfish_bench.report import charts, outcome
+from pufferfish_bench.report.outcome import Outcome, Record
+
+STYLES = ("-", "--", ":")  # colours and markers repeat after eight cells, the style of the line then changes
+Curve = tuple[list[float], list[float]]  # minutes, values
+
+
+def draw(found: Outcome, trained: Sequence[str]) -> Figure:
+    """The first figure of each cell, and its metric over time."""
+    curves, shown = several_epochs(found, trained), first_figures(found, trained)
+    height = 0.8 + 0.33 * len(shown)
+    figure, (above, *below) = panels(found, height, curves)
+    draw_figures(above, trained, shown)
+    for axes in below:
+        draw_curves(axes, found, trained, curves)
+    return figure
+
+
+def panels(found: Outcome, height: float, curves: Mapping[str, Curve]) -> tuple[Figure, list[Axes]]:
+    """A panel of a height in inches, and one for the curves below it if there are any: narrow, to stand beside a table."""
+    heights = [height, *([3.2 + 0.12 * len(curves)] if curves else [])]
+    figure = Figure(figsize=(charts.WIDTH, 0.8 + sum(heights)), layout="constrained")
+    figure.suptitle(charts.title(found.table.title))
+    return figure, list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+
+
+def first_figures(found: Outcome, trained: Sequence[str]) -> list[outcome.Figure]:
+    """The figure that the first cell begins with, of each cell that has it."""
+    first = next(iter(found.table.cell(trained[0]).figures))
+    return [figure for figure in found.figures if figure.name == first and figure.cell.name in trained and figure.ours]
+
+
+def draw_figures(axes: Axes, trained: Sequence[str], shown: Sequence[outcome.Figure]) -> None:
+    """Each figure with its spread over seeds, and every run as a small dot."""
+    for position, figure in enumerate(shown):
+        ours, look = figure.ours, charts.look(trained.index(figure.cell.name))
+        spread = [ours.deviation or 0.0]
+        axes.plot(ours.values, [position + 0.25] * len(ours.values), linestyle="none", marker=".", color=charts.GREY)
+        axes.errorbar([ours.mean], [position], xerr=spread, capsize=4, markersize=8, linestyle="none", **look)
+    axes.set_yticks(range(len(shown)), [figure.cell.label for figure in shown], fontsize=10)
+    axes.set_ylim(len(shown) - 0.4, -0.6)  # the first on top, as in the table
+    axes.grid(visible=False, axis="y")
+    if shown:
+        several = any(len(figure.ours.values) > 1 for figure in shown)
+        axes.set_xlabel(shown[0].quantity.label + " (grey: every run)" * several)
+
+
+def draw_curves(axes: Axes, found: Outcome, trained: Sequence[str], curves: Mapping[str, Curve]) -> None:
+    """A line for each cell, in its colour of the panel above."""
+    for name, (minutes, values) in curves.items():
+        position = trained.index(name)
+        style = STYLES[position // len(charts.LINES) % len(STYLES)]
+        axes.plot(minutes, values, label=found.table.cell(name).label, linestyle=style, markersize=4, **charts.look(position))
+    metric = found.records[next(iter(curves))][0].run["summary"]["metric"]
+    axes.set(xlabel="minutes of training", ylabel=metric.replace("_", " "))
+    axes.legend(fontsize=9, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+
+
+def several_epochs(found: Outcome, trained: Sequence[str]) -> dict[str, Curve]:
+    """The curves of the cells that trained for more than one epoch."""
+    curves = {name: curve(found.records[name]) for name in trained}
+    return {name: points for name, points in curves.items() if len(points[0]) > 1}
+
+
+def curve(records: Sequence[Record]) -> Curve:
+    """Minutes since the start and the metric after each epoch, the mean over seeds."""
+    metric = records[0].run["summary"]["metric"]
+    length = min(len(record.rows) for record in records)
+    minutes, values, passed = [], [], [0.0] * len(records)
+    for epoch in range(length):
+        passed = [before + record.rows[epoch]["seconds"] for before, record in zip(passed, records, strict=True)]
+        minutes.append(fmean(passed) / 60)
+        values.append(fmean(record.rows[epoch][metric] for record in records))
+    return minutes, values

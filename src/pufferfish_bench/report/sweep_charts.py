@@ -1,0 +1,78 @@
+"""A figure over a number that differs from cell to cell: a setting that is swept, or the workers that share the work."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pufferfish_bench.report import cell_charts, charts
+from pufferfish_bench.report.outcome import Outcome
+from pufferfish_bench.report.verdicts import Sample
+
+Points = list[tuple[int, Sample]]  # by rising number
+
+
+def draw_sweep(found: Outcome, trained: Sequence[str]) -> Figure:
+    """The first figure of the cells over the setting, and the metric of each over time."""
+    curves = cell_charts.several_epochs(found, trained)
+    figure, (above, *below) = cell_charts.panels(found, 3.2, curves)
+    points = swept(found, trained)
+    plot(above, points, color=charts.GREY)
+    for cell in cell_charts.first_figures(found, trained):  # each in the colour that its curve has below
+        look = charts.look(trained.index(cell.cell.name))
+        above.plot([found.table.sweep.at[cell.cell.name]], [cell.ours.mean], markersize=8, linestyle="none", **look)
+    charts.only_these_ticks(above, sorted({number for number, _ in points}))
+    above.set_xlabel(found.table.sweep.label)
+    name_figure(above, found, trained)
+    for axes in below:
+        cell_charts.draw_curves(axes, found, trained, curves)
+    return figure
+
+
+def swept(found: Outcome, trained: Sequence[str]) -> Points:
+    """The setting and the first figure of each cell."""
+    figures = cell_charts.first_figures(found, trained)
+    return sorted(((found.table.sweep.at[figure.cell.name], figure.ours) for figure in figures), key=lambda point: point[0])
+
+
+def draw_scaling(found: Outcome, trained: Sequence[str]) -> Figure:
+    """Time over the number of workers, and how many times as fast that is as with the fewest; a line for each method."""
+    figure = Figure(figsize=(charts.WIDTH, 7), layout="constrained")
+    figure.suptitle(charts.title(found.table.title))
+    time, gain = figure.subplots(2, 1, sharex=True)
+    lines = scaled(found, trained)
+    workers = sorted({number for points in lines.values() for number, _ in points})
+    for position, (line, points) in enumerate(lines.items()):
+        plot(time, points, label=line, **charts.look(position))
+        gain.plot(*zip(*speedups(points), strict=True), label=line, **charts.look(position))
+    gain.plot(workers, [number / workers[0] for number in workers], ":", color=charts.GREY, label="as many times as workers")
+    time.set_ylim(bottom=0)
+    name_figure(time, found, trained)
+    time.legend(fontsize=9)
+    gain.set(xlabel="workers", ylabel=f"times as fast as on {workers[0]}", xscale="log")
+    gain.legend(fontsize=9)
+    charts.only_these_ticks(gain, workers)
+    return figure
+
+
+def scaled(found: Outcome, trained: Sequence[str]) -> dict[str, Points]:
+    """The workers and the first figure of the cells of each line."""
+    lines: dict[str, Points] = {}
+    for figure in sorted(cell_charts.first_figures(found, trained), key=lambda figure: figure.cell.workers):
+        lines.setdefault(figure.cell.line, []).append((figure.cell.workers, figure.ours))
+    return lines
+
+
+def speedups(points: Points) -> list[tuple[int, float]]:
+    """How many times as fast each point is as the first, in the mean."""
+    return [(number, points[0][1].mean / sample.mean) for number, sample in points]
+
+
+def plot(axes: Axes, points: Points, **look: str) -> None:
+    """A line through the means, with whiskers."""
+    numbers, means = [number for number, _ in points], [sample.mean for _, sample in points]
+    axes.errorbar(numbers, means, yerr=[sample.deviation or 0.0 for _, sample in points], capsize=4, **look)
+
+
+def name_figure(axes: Axes, found: Outcome, trained: Sequence[str]) -> None:
+    axes.set_ylabel(cell_charts.first_figures(found, trained)[0].quantity.label)

@@ -1,0 +1,174 @@
+"""The report's page: it needs nothing but itself, and a real browser shows and sorts what the records say."""
+
+import html
+import html.parser
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pufferfish_bench.report import page, reproduction, verdicts
+from pufferfish_bench.report.output import Sheet
+from tests.reported import ablation, report, write_cell, write_counted
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
+
+
+class Parsed(html.parser.HTMLParser):
+    """What a page refers to, and whether its tags are closed."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.references: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        self.references += [value for key, value in attributes if key in ("href", "src")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "html":
+            assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_every_link_leads_somewhere(tmp_path: Path):
+    report(ablation(tmp_path))
+    text = (tmp_path / "report-cpu.html").read_text()
+    parsed = Parsed(text)
+    assert parsed.open == ["html"]
+    links = [link for link in parsed.references if not link.startswith("data:")]
+    assert sum(link.startswith("records/") for link in links) == 6 * 3  # figures of three cells, each with three seeds
+    for link in links:
+        assert f'id="{link[1:]}"' in text if link.startswith("#") else (tmp_path / link).is_file()
+    assert not re.search(r"https?://|@import|url\(", re.sub(r"data:[^\"]*", "", text))
+
+
+def test_how_to_read_the_tables_is_said_once(tmp_path: Path):
+    write_cell(ablation(tmp_path), "cpu/table22/low_rank", (1.0, 2.0))
+    report(tmp_path)
+    text = html.unescape((tmp_path / "report-cpu.html").read_text())
+    for note in (reproduction.READING, reproduction.RELATIONS_READING):
+        assert text.count(note.replace("`", "")) == 1
+        assert note in (tmp_path / "tables/cpu/table22.md").read_text()
+
+
+def test_names_in_records_cannot_break_the_page(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table8/low_rank", (1.0,), device="<script>alert(1)</script>|")
+    report(tmp_path)
+    assert "<script>alert" not in (tmp_path / "report-cpu.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("18.0 M", 18e6), ("0.40 G", 0.4e9), ("1,234.5 ± 0.2", 1234.5), ("1.64x", 1.64), ("+0.95", 0.95), ("-0.180", -0.18),
+     ("-0.26 G", -0.26e9), ("20,560,330", 20560330.0), ("1.2e-05", 1.2e-05), ("3", 3.0)],
+)  # fmt: skip
+def test_a_word_has_the_value_that_it_shows(word: str, value: float):
+    assert page.number(word) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("word", ["", "holds", "within 2 sigma", "3 and 3", "k02", "M"])
+def test_a_word_that_is_no_number_has_no_value(word: str):
+    assert page.number(word) is None
+
+
+def test_verdicts_have_the_colour_of_what_they_say():
+    for verdict, colour in [(verdicts.HOLDS, "good"), (verdicts.OPPOSITE, "bad"), (verdicts.ALIKE, None)]:
+        assert (f'class="{colour}"' in page.cell("verdict", verdict)) == (colour is not None)
+        assert ("class" in page.cell("verdict", verdict)) == (colour is not None)
+
+
+def asked(text: str, script: str, home: Path, *, width: int = 1280) -> Any:
+    """What a script returns in Chromium, on a page in a window of a width."""
+    answer = f"<script>document.body.innerHTML = '<pre>' + encodeURIComponent(JSON.stringify((() => {{{script}}})())) + '</pre>'"
+    (home / "asked.html").write_text(text.replace("</html>", f"{answer}</script></html>"))
+    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},844"]
+    words += [f"--user-data-dir={home / 'browser'}", "--dump-dom", (home / "asked.html").as_uri()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=os.environ | {"HOME": str(home)})
+    (found,) = re.findall(r"<pre>(.*)</pre>", done.stdout)
+    return json.loads(bytes(re.sub("%([0-9A-F]{2})", lambda code: chr(int(code[1], 16)), found), "latin-1"))
+
+
+@in_browser
+def test_a_browser_shows_the_figures_and_sorts_them(tmp_path: Path):
+    report(ablation(tmp_path))
+    text = (tmp_path / "report-cpu.html").read_text()
+    click_ours = """
+      const body = document.querySelector("#table8 tbody"), head = document.querySelectorAll("#table8 th")[3], seen = [];
+      const note = () => seen.push([head.ariaSort, [...body.rows].map(row => [...row.cells].map(cell => cell.textContent))]);
+      note(); for (let click = 0; click < 3; click++) { head.querySelector("button").click(); note(); }
+      return seen;"""
+    (_, as_is), (up, rising), (down, falling), (_, once_more) = asked(text, click_ours, tmp_path)
+    assert [row[3] for row in as_is if row[1] == "test accuracy, %"] == ["70.90 ± 0.92", "71.00 ± 1.00", "80.50 ± 0.50"]
+    assert (up, down) == ("ascending", "descending")
+    ours = [float(row[3].split()[0]) for row in rising]
+    assert ours == sorted(ours)
+    assert [float(row[3].split()[0]) for row in falling] == ours[::-1]
+    assert sorted(rising) == sorted(falling) == sorted(as_is)
+    assert rising != as_is == once_more
+
+
+@in_browser
+def test_numbers_are_sorted_by_value_and_what_is_empty_comes_last(tmp_path: Path):
+    words = ["0.40 G", "", "18.0 M", "+0.95", "holds", "1,234.5 ± 0.2", "1.64x", "-0.26 G", "9 and 9", "10 and 9"]
+    sheet = Sheet("", ("cell", "ours"), [(str(number), word) for number, word in enumerate(words)])
+    text = f"<html><body>{page.table(sheet, [''] * len(words))}<script>{page.SCRIPT}</script></html>"
+    click = """
+      const head = document.querySelectorAll("th")[1], seen = [];
+      for (let click = 0; click < 2; click++) {
+        head.querySelector("button").click();
+        seen.push([...document.querySelector("tbody").rows].map(row => row.cells[1].textContent)); }
+      return seen;"""
+    rising, falling = asked(text, click, tmp_path)
+    numbers, others = ["-0.26 G", "+0.95", "1.64x", "1,234.5 ± 0.2", "18.0 M", "0.40 G"], ["9 and 9", "10 and 9", "holds"]
+    assert rising == [*numbers, *others, ""]
+    assert falling == [*numbers[::-1], *others[::-1], ""]
+
+
+PLACES = """
+  const box = found => { const { left, right, top, bottom, width, height } = found.getBoundingClientRect();
+    return { left, right, top, bottom, width, height } };
+  const all = asked => [...document.querySelectorAll(asked)].map(box);
+  return { page: document.documentElement.scrollWidth, window: innerWidth, verdicts: all("td:last-child"), links: all("small a"),
+    tables: all(".tables"), plots: all(".plot"), pictures: all(".plot img"), buttons: all("th button") };"""
+
+
+@pytest.fixture
+def with_counts(tmp_path: Path) -> str:
+    """A page with long claims, a wide table and a picture."""
+    write_counted(tmp_path, "cpu/table4/vgg19_vanilla_counted", parameters=20560331, macs=1, macs_as_in_paper=399267840)
+    write_cell(tmp_path, "cpu/table4/vgg19_pufferfish_fp32", (90.0, 91.0))
+    write_cell(tmp_path, "cpu/figure6/pufferfish_powersgd", (90.0, 91.0))
+    report(tmp_path)
+    return (tmp_path / "report-cpu.html").read_text()
+
+
+@in_browser
+def test_on_a_phone_verdicts_are_in_sight_letters_can_be_read_and_links_be_hit(tmp_path: Path, with_counts: str):
+    seen = asked(with_counts, PLACES, tmp_path, width=390)
+    assert seen["page"] <= seen["window"] == 390
+    assert seen["verdicts"]
+    assert all(verdict["right"] <= 390 for verdict in seen["verdicts"])
+    assert all(min(link["width"], link["height"]) >= 40 for link in seen["links"])
+    assert all(button["height"] >= 32 for button in seen["buttons"])
+    assert all(plot["right"] <= 390 for plot in seen["plots"])  # a picture scrolls in its box
+    assert all(picture["width"] >= 480 for picture in seen["pictures"])
+    assert seen["plots"][0]["top"] >= seen["tables"][0]["bottom"]
+
+
+@in_browser
+def test_on_a_wide_screen_pictures_stand_beside_their_table(tmp_path: Path, with_counts: str):
+    seen = asked(with_counts, PLACES, tmp_path, width=1280)
+    assert seen["page"] <= seen["window"] == 1280
+    assert all(verdict["right"] <= seen["tables"][0]["right"] for verdict in seen["verdicts"])
+    assert seen["plots"][0]["left"] >= seen["tables"][0]["right"]
+    assert seen["plots"][0]["top"] == pytest.approx(seen["tables"][0]["top"], abs=5)
+    assert all(plot["right"] <= 1280 for plot in seen["plots"])

@@ -1,0 +1,157 @@
+"""The report's pictures: what is drawn is what the records say, over all seeds, and to the byte."""
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pufferfish_bench import table
+from pufferfish_bench.report import cell_charts, outcome, pictures, size_charts, sweep_charts
+from pufferfish_bench.report.measured import PARTS
+from pufferfish_bench.report.numbers import paper_numbers
+from tests.reported import ablation, report, write_cell, write_record
+
+FORMS = {  # a table or figure of each form, and two of its cells
+    "cells": ("table8", ("low_rank", "hybrid_with_warmup")),
+    "breakdown": ("figure6", ("vanilla", "pufferfish_powersgd")),
+    "size": ("figure5", ("pufferfish", "lth")),
+    "sweep": ("figure3b", ("e05", "e20")),
+    "scaling": ("figure4c", ("vanilla_02", "vanilla_04", "pufferfish_02", "pufferfish_04")),
+}
+
+
+def read(results: Path, name: str, profile: str = "cpu") -> outcome.Outcome:
+    return outcome.read(table.read(name, profile), results / "records", paper_numbers())
+
+
+def drawn_by(results: Path, *, hash_seed: int) -> dict[str, bytes]:
+    """All pictures below a folder, drawn from its records by a process of its own."""
+    command = [sys.executable, "-m", "pufferfish_bench.report.reproduction", "--results", str(results)]
+    subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": str(hash_seed)}, check=True, capture_output=True)
+    return {
+        str(path.relative_to(results)): path.read_bytes() for ending in ("png", "svg") for path in results.rglob(f"*.{ending}")
+    }
+
+
+@pytest.fixture(scope="module")
+def every_form(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records and pictures of each form, with two seeds."""
+    results = tmp_path_factory.mktemp("results")
+    for name, cells in FORMS.values():
+        for number, cell in enumerate(cells):
+            write_cell(results, f"cpu/{name}/{cell}", (50.0 + number, 60.0), seconds=2.0 + number)
+    drawn_by(results, hash_seed=1)
+    return results
+
+
+def words(picture: Path) -> list[str]:
+    """What is written on a picture: letters are drawn as shapes, each line of them under a comment that has it."""
+    return [word.strip() for word in re.findall(r"<!--(.*?)-->", picture.read_text())]
+
+
+def test_every_form_has_a_picture_and_every_table_a_form():
+    assert set(pictures.FORMS) == set(table.PICTURES) == set(FORMS)
+    for form, (name, _) in FORMS.items():
+        assert table.read(name, "cpu").picture == form
+
+
+def test_pictures_of_every_form_are_the_same_bytes_in_every_process(tmp_path: Path, every_form: Path):
+    shutil.copytree(every_form / "records", tmp_path / "records")
+    pictures_again = drawn_by(tmp_path, hash_seed=2)
+    assert len(pictures_again) == 2 * sum(len(files) for files in pictures.FORMS.values())
+    for name, content in pictures_again.items():
+        assert (every_form / name).read_bytes() == content, name
+
+
+def test_every_picture_tells_its_seeds_and_where_its_numbers_come_from(every_form: Path):
+    for picture in every_form.rglob("*.svg"):
+        foot = " ".join(words(picture))
+        assert "Mean over 2 seeds" in foot
+        assert "profile cpu; commit 0123456789ab; on a processor, 2 threads; finished 2026-01-02." in foot
+        assert ("whiskers" in foot) == (not picture.stem.endswith("breakdown"))
+
+
+@pytest.mark.parametrize(
+    ("picture", "labels"),
+    [
+        ("tables/cpu/table8", ["low rank", "hybrid with warmup", "minutes of training", "test accuracy"]),
+        ("figures/cpu/figure6-breakdown", ["vanilla", *PARTS, "seconds an epoch"]),
+        ("figures/cpu/figure5-size", ["pufferfish", "lth", "minutes of training, all of it", "test accuracy"]),
+        ("figures/cpu/figure3b", ["2", "6", "epochs of warm-up", "test accuracy, %"]),
+        ("figures/cpu/figure4c", ["2", "4", "workers", "seconds an epoch", "vanilla", "pufferfish", "times as fast as on 2"]),
+    ],
+)
+def test_a_picture_names_its_axes_and_its_cells(every_form: Path, picture: str, labels: Sequence[str]):
+    assert set(labels) <= set(words(every_form / f"{picture}.svg"))
+    data = base64.b64encode((every_form / f"{picture}.svg").read_bytes()).decode()
+    assert data in (every_form / "report-cpu.html").read_text()
+
+
+def test_one_seed_is_called_one_and_a_dollar_in_a_machines_name_is_no_mathematics(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table8/low_rank", (70.0,), device="a $dear$ one")
+    report(tmp_path)
+    foot = " ".join(words(tmp_path / "tables/cpu/table8.svg"))
+    assert "One seed. From the records: " in foot
+    assert "on a $dear$ one" in foot
+
+
+def test_a_curve_is_the_mean_over_seeds_as_far_as_all_of_them_came(tmp_path: Path):
+    for seed, (values, seconds) in enumerate([((10.0, 20.0, 30.0), 60.0), ((20.0, 40.0), 180.0)], start=1):
+        write_record(tmp_path / f"records/cpu/table8/low_rank/seed{seed}", values=values, seconds=seconds)
+    assert cell_charts.curve(read(tmp_path, "table8").records["low_rank"]) == ([2.0, 4.0], [15.0, 30.0])
+
+
+def test_every_cell_is_drawn_with_the_figure_that_the_first_begins_with(tmp_path: Path):
+    shown = cell_charts.first_figures(read(ablation(tmp_path), "table8"), ["low_rank", "hybrid_with_warmup"])
+    assert [(figure.cell.name, figure.name) for figure in shown] == [
+        ("low_rank", "test_loss"),
+        ("hybrid_with_warmup", "test_loss"),
+    ]
+
+
+def test_bars_are_the_mean_over_seeds(tmp_path: Path):
+    for seed, seconds in enumerate((2.0, 6.0), start=1):
+        write_record(tmp_path / f"records/cpu/figure6/vanilla/seed{seed}", seconds=seconds)
+    found = read(tmp_path, "figure6")
+    run = pictures.mean_run("vanilla", found.records["vanilla"])
+    assert run.epoch_seconds == pytest.approx(4.0)
+    heights = [bar.get_height() for bar in pictures.bars(found, ["vanilla"]).axes[0].patches]
+    assert sum(heights) == pytest.approx(4.0)
+
+
+def test_a_lottery_has_a_net_for_each_level_and_the_others_have_one():
+    levels = [{"parameters": 4e6, "nonzero_parameters": size, "seconds": 30, "m": size} for size in (4e6, 4e6, 3e6, 3e6)]
+    assert size_charts.nets(levels, "m") == [(4.0, 1.0, 4e6), (3.0, 2.0, 3e6)]
+    factored = [{"parameters": size, "seconds": 30, "m": size} for size in (4e6, 1e6)]
+    assert size_charts.nets(factored, "m") == [(1.0, 1.0, 1e6)]
+
+
+def test_sizes_times_and_metrics_are_those_of_all_seeds(tmp_path: Path):
+    for seed, seconds in enumerate((30.0, 90.0), start=1):
+        write_record(tmp_path / f"records/cpu/figure5/lth/seed{seed}", values=(40.0, 50.0 + seed), seconds=seconds)
+    ((size, minutes, value),) = size_charts.over_seeds(read(tmp_path, "figure5").records["lth"])
+    assert (size.mean, minutes.values, value.values) == (0.001, (1.0, 3.0), (51.0, 52.0))
+
+
+def test_a_sweep_is_drawn_over_the_number_that_each_cell_sets(tmp_path: Path):
+    for cell, accuracies in {"k10": (60.0, 62.0), "k02": (50.0, 52.0)}.items():
+        write_cell(tmp_path, f"cpu/figure3a/{cell}", accuracies)
+    points = sweep_charts.swept(read(tmp_path, "figure3a"), ["k02", "k10"])
+    assert [(number, sample.values) for number, sample in points] == [(2, (50.0, 52.0)), (10, (60.0, 62.0))]
+    by_profile = {profile: table.read("figure3b", profile).sweep.at["e10"] for profile in ("paper", "cpu")}
+    assert by_profile == {"paper": 10, "cpu": 3}
+
+
+def test_workers_share_the_work_along_the_line_of_a_method(tmp_path: Path):
+    for cell, seconds in {"vanilla_04": 5.0, "vanilla_02": 8.0, "pufferfish_16": 1.0}.items():
+        write_cell(tmp_path, f"cpu/figure4c/{cell}", (1.0, 1.0), seconds=seconds)
+    lines = sweep_charts.scaled(read(tmp_path, "figure4c"), ["vanilla_02", "vanilla_04", "pufferfish_16"])
+    means = {line: [(workers, sample.mean) for workers, sample in points] for line, points in lines.items()}
+    assert means == {"vanilla": [(2, 8.0), (4, 5.0)], "pufferfish": [(16, 1.0)]}
+    assert sweep_charts.speedups(lines["vanilla"]) == [(2, 1.0), (4, 1.6)]
