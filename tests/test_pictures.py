@@ -107,8 +107,12 @@ def test_a_curve_is_the_mean_over_seeds_as_far_as_all_of_them_came(tmp_path: Pat
     assert cell_charts.curve(read(tmp_path, "table8").records["low_rank"]) == ([2.0, 4.0], [15.0, 30.0])
 
 
-def test_every_cell_is_drawn_with_the_figure_that_the_first_begins_with(tmp_path: Path):
-    shown = cell_charts.first_figures(read(ablation(tmp_path), "table8"), ["low_rank", "hybrid_with_warmup"])
+def test_every_cell_is_drawn_with_the_first_figure_that_was_measured(tmp_path: Path):
+    trained = ["low_rank", "hybrid_with_warmup"]
+    write_cell(tmp_path / "without_loss", "cpu/table8/low_rank", (70.0,))
+    (without_loss,) = cell_charts.first_figures(read(tmp_path / "without_loss", "table8"), trained)
+    assert without_loss.name == "test_accuracy"
+    shown = cell_charts.first_figures(read(ablation(tmp_path), "table8"), trained)
     assert [(figure.cell.name, figure.name) for figure in shown] == [
         ("low_rank", "test_loss"),
         ("hybrid_with_warmup", "test_loss"),

@@ -33,9 +33,9 @@ def panels(found: Outcome, height: float, curves: Mapping[str, Curve]) -> tuple[
 
 
 def first_figures(found: Outcome, trained: Sequence[str]) -> list[outcome.Figure]:
-    """The figure that the first cell begins with, of each cell that has it."""
-    first = next(iter(found.table.cell(trained[0]).figures))
-    return [figure for figure in found.figures if figure.name == first and figure.cell.name in trained and figure.ours]
+    """The first figure that was measured, of each cell that has it; one at least, as trained cells have figures."""
+    there = [figure for figure in found.figures if figure.ours and figure.cell.name in trained]
+    return [figure for figure in there if figure.name == there[0].name]
 
 
 def draw_figures(axes: Axes, trained: Sequence[str], shown: Sequence[outcome.Figure]) -> None:
@@ -48,9 +48,8 @@ def draw_figures(axes: Axes, trained: Sequence[str], shown: Sequence[outcome.Fig
     axes.set_yticks(range(len(shown)), [figure.cell.label for figure in shown], fontsize=10)
     axes.set_ylim(len(shown) - 0.4, -0.6)  # the first on top, as in the table
     axes.grid(visible=False, axis="y")
-    if shown:
-        several = any(len(figure.ours.values) > 1 for figure in shown)
-        axes.set_xlabel(shown[0].quantity.label + " (grey: every run)" * several)
+    several = any(len(figure.ours.values) > 1 for figure in shown)
+    axes.set_xlabel(shown[0].quantity.label + " (grey: every run)" * several)
 
 
 def draw_curves(axes: Axes, found: Outcome, trained: Sequence[str], curves: Mapping[str, Curve]) -> None:

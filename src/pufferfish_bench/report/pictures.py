@@ -18,7 +18,8 @@ Form = Callable[[Outcome, Sequence[str]], Figure]  # of the cells that were trai
 
 def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
     """Draw what was trained for a table, if anything was, as PNG and SVG; the files, but for their endings."""
-    trained = [cell.name for cell in found.table.cells if cell.kind != "describe" and found.records[cell.name]]
+    measured_in = [figure.cell for figure in found.figures if figure.ours and figure.cell.kind != "describe"]
+    trained = list(dict.fromkeys(cell.name for cell in measured_in))
     made = []
     for ending, form in FORMS[found.table.picture].items() if trained else ():
         made.append(out.with_name(out.name + ending))
