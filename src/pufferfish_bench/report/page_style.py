@@ -15,7 +15,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .3rem .45rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: baseline }
 th:first-child, td:first-child { padding-left: 0 }
 :is(th, td):is(:first-child, :nth-child(2), :last-child) { text-align: left }
-td:is(:first-child, :nth-child(2), :last-child) { white-space: normal; min-width: 8rem }
+td:is(:first-child, :nth-child(2), :last-child) { white-space: normal; min-width: 7rem }
 th button { all: unset; cursor: pointer; font-weight: 600 } th button:focus-visible { outline: 2px solid }
 th[aria-sort=ascending] button::after { content: " \\25B2" } th[aria-sort=descending] button::after { content: " \\25BC" }
 small { white-space: nowrap } small a { display: inline-block; padding: .1rem .45rem; border-radius: .3rem }

@@ -49,7 +49,7 @@ def draw_scaling(found: Outcome, trained: Sequence[str]) -> Figure:
     time.set_ylim(bottom=0)
     name_figure(time, found, trained)
     time.legend(fontsize=9)
-    gain.set(xlabel="workers", ylabel=f"times as fast as on {workers[0]}", xscale="log")
+    gain.set(xlabel="workers", ylabel=f"times as fast as on {workers[0]}")
     gain.legend(fontsize=9)
     charts.only_these_ticks(gain, workers)
     return figure
