@@ -15,6 +15,7 @@ from pufferfish_bench import table
 from pufferfish_bench.report import cell_charts, outcome, pictures, size_charts, sweep_charts
 from pufferfish_bench.report.measured import PARTS
 from pufferfish_bench.report.numbers import paper_numbers
+from pufferfish_bench.report.outcome import Record
 from tests.reported import ablation, report, write_cell, write_record
 
 FORMS = {  # a table or figure of each form, and two of its cells
@@ -130,10 +131,15 @@ def test_bars_are_the_mean_over_seeds(tmp_path: Path):
 
 
 def test_a_lottery_has_a_net_for_each_level_and_the_others_have_one():
-    levels = [{"parameters": 4e6, "nonzero_parameters": size, "seconds": 30, "m": size} for size in (4e6, 4e6, 3e6, 3e6)]
-    assert size_charts.nets(levels, "m") == [(4.0, 1.0, 4e6), (3.0, 2.0, 3e6)]
-    factored = [{"parameters": size, "seconds": 30, "m": size} for size in (4e6, 1e6)]
-    assert size_charts.nets(factored, "m") == [(1.0, 1.0, 1e6)]
+    run = {"summary": {"metric": "m"}, "operations": [{"epoch": 1, "seconds": 60}]}  # a minute of surgery before the second epoch
+    half = [{"epoch": epoch, "seconds": 30} for epoch in range(4)]
+    levels = [
+        row | {"parameters": 4e6, "nonzero_parameters": size, "m": size}
+        for row, size in zip(half, (4e6, 4e6, 3e6, 3e6), strict=True)
+    ]
+    assert size_charts.nets(Record(1, Path(), run, tuple(levels))) == [(4.0, 2.0, 4e6), (3.0, 3.0, 3e6)]
+    factored = [row | {"parameters": size, "m": size} for row, size in zip(half, (4e6, 1e6), strict=False)]
+    assert size_charts.nets(Record(1, Path(), run, tuple(factored))) == [(1.0, 2.0, 1e6)]
 
 
 def test_sizes_times_and_metrics_are_those_of_all_seeds(tmp_path: Path):

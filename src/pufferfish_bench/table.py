@@ -116,7 +116,9 @@ def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
     without = [cell.name for cell in cells if cell.line is None]
     if picture == "scaling" and without:
         raise InputError(f"{name}: picture: scaling draws lines, but {', '.join(without)} has no line: add line: <its method>")
-    return PaperTable(name, profile, content["title"], content["seeds"], cells, relations, content.get("note", ""), picture, sweep)
+    return PaperTable(
+        name, profile, content["title"], content["seeds"], cells, relations, content.get("note", ""), picture, sweep
+    )
 
 
 def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Cell:

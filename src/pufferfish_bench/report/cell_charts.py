@@ -72,10 +72,6 @@ def several_epochs(found: Outcome, trained: Sequence[str]) -> dict[str, Curve]:
 def curve(records: Sequence[Record]) -> Curve:
     """Minutes since the start and the metric after each epoch, the mean over seeds."""
     metric = records[0].run["summary"]["metric"]
-    length = min(len(record.rows) for record in records)
-    minutes, values, passed = [], [], [0.0] * len(records)
-    for epoch in range(length):
-        passed = [before + record.rows[epoch]["seconds"] for before, record in zip(passed, records, strict=True)]
-        minutes.append(fmean(passed) / 60)
-        values.append(fmean(record.rows[epoch][metric] for record in records))
+    minutes = [fmean(seeds) for seeds in zip(*(record.minutes for record in records), strict=False)]
+    values = [fmean(row[metric] for row in seeds) for seeds in zip(*(record.rows for record in records), strict=False)]
     return minutes, values

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ class Record:
     folder: Path
     run: Mapping[str, Any]
     rows: tuple[Row, ...]
+
+    @property
+    def minutes(self) -> list[float]:
+        """Since the start, after each epoch: what was done to the net before it is in, tests are not."""
+        surgery = {operation["epoch"]: operation["seconds"] for operation in self.run["operations"]}
+        return list(accumulate((row["seconds"] + surgery.get(row["epoch"], 0.0)) / 60 for row in self.rows))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from pufferfish_bench.records import Row
 from pufferfish_bench.report import charts
 from pufferfish_bench.report.outcome import Outcome, Record
 from pufferfish_bench.report.verdicts import Sample
@@ -39,17 +38,16 @@ def draw(found: Outcome, trained: Sequence[str]) -> Figure:
 
 def over_seeds(records: Sequence[Record]) -> list[tuple[Sample, Sample, Sample]]:
     """Size, minutes and metric of each net of a cell, a value for each seed; of levels, as many as every seed has."""
-    runs = [nets(record.rows, record.run["summary"]["metric"]) for record in records]
+    runs = [nets(record) for record in records]
     return [tuple(map(Sample, zip(*level, strict=True))) for level in zip(*runs, strict=False)]
 
 
-def nets(rows: Sequence[Row], metric: str) -> list[Net]:
+def nets(record: Record) -> list[Net]:
     """Each net of a record at its end: one for a size if it was pruned, else the last."""
-    found, passed = {}, 0.0
-    for row in rows:
-        passed += row["seconds"] / 60
+    found, metric = {}, record.run["summary"]["metric"]
+    for row, minutes in zip(record.rows, record.minutes, strict=True):
         size = row.get("nonzero_parameters", row["parameters"])
-        found[size] = Net(size / 1e6, passed, row[metric])
-    last = rows[-1]
+        found[size] = Net(size / 1e6, minutes, row[metric])
+    last = record.rows[-1]
     pruned = "nonzero_parameters" in last
     return list(found.values()) if pruned else [found[last["parameters"]]]
