@@ -41,7 +41,7 @@ LAYERS = [
         "namespaces",
         "table",
     },
-    {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers"},
+    {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers", "speech"},
     {"world"},
     {"errors"},
 ]

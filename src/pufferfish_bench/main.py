@@ -1,9 +1,7 @@
 """From the command line to objects to a trained model. The only file that knows Hydra; torch waits until the config stands."""
 
 import contextlib
-import errno
 import json
-import logging
 import math
 import os
 import signal
@@ -22,55 +20,29 @@ from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from pufferfish_bench import run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, closing, read_json
 from pufferfish_bench.settings import Settings, check, conditions, config_dir, fully_low_rank, identity, settings_of, together
-
-DISK = {
-    errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
-    errno.EDQUOT: "the disk quota is used up; free some space, then the same command goes on from the last checkpoint",
-    errno.EACCES: "permission denied",
-    errno.ENOENT: "no such file or directory",
-    errno.EROFS: "the file system is read-only",
-    errno.ENOTDIR: "not a directory",
-    errno.EEXIST: "there is a file where a directory should be",
-}
+from pufferfish_bench.speech import RANK, console, speak_up, spoken_errors
 
 FOR_OTHERS = ("low_rank", "fully_low_rank", "sample", "warmup_rank")
 
-RANK = int(os.environ.get("RANK", "0"))  # of this process among those that torchrun started
-
-console = Console(quiet=RANK > 0)
-complaints = Console(stderr=True)
-
 
 @contextlib.contextmanager
-def spoken_errors() -> Iterator[None]:
-    """What the user can mend becomes a sentence and exit code 2. PUFFERFISH_TRACEBACK=1 shows the traceback."""
+def config_errors() -> Iterator[None]:
+    """What Hydra says of the config becomes an InputError; what it wrapped of ours comes out as it was."""
+    theirs = (HydraException, OmegaConfBaseException)
     try:
         yield
-    except BrokenPipeError:  # whoever read our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
-    except KeyboardInterrupt:
-        complain("interrupted; a run goes on from its last checkpoint with the same command")
-        sys.exit(128 + signal.SIGINT)
-    except (InputError, HydraException, OmegaConfBaseException, OSError) as error:
-        sentence = explain(error)
-        if sentence is None or os.environ.get("PUFFERFISH_TRACEBACK") == "1":
-            raise
-        complain(f"error: {sentence}")
-        sys.exit(2)
-    except RuntimeError as error:
-        world = sys.modules.get("pufferfish_bench.world")
-        if not world or not world.lost(error) or os.environ.get("PUFFERFISH_TRACEBACK") == "1":
-            raise
-        reason = str(error).splitlines()[0]
-        complain(f"error: another rank is gone ({reason}); the same command goes on from the last checkpoint")
-        sys.exit(2)
+    except theirs as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, InputError | OSError) and not isinstance(cause, theirs):  # Hydra's "not found" is both
+                raise cause from cause.__cause__
+            cause = cause.__cause__
+        raise InputError(str(error).split("\nConfig search path")[0]) from error
 
 
 ConfigStore.instance().store(name="settings", node=Settings)
@@ -81,6 +53,7 @@ OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.cr
 
 @hydra.main(config_path=config_dir(), config_name="config", version_base="1.3")
 @spoken_errors()
+@config_errors()
 def train(config: DictConfig) -> None:
     """Train what the config says, or go on with it, or say that it is done. A probe only tries its first steps."""
     if not config.probe_steps:
@@ -198,6 +171,7 @@ def identify(overrides: Sequence[str], seeds: Sequence[int]) -> list[tuple[Path,
 
 @hydra.main(config_path=config_dir(), config_name="describe", version_base="1.3")
 @spoken_errors()
+@config_errors()
 def describe_model(config: DictConfig) -> None:
     """Print the layers and totals of a model, full-rank, hybrid and low-rank."""
     from pufferfish_bench.report import describe
@@ -269,22 +243,6 @@ def show_summary(directory: Path) -> None:
     console.print(closing(read_json(directory / RUN)["summary"], directory), highlight=False, soft_wrap=True)
 
 
-def complain(message: str) -> None:
-    complaints.print(f"rank {RANK}: {message}" if RANK else message, highlight=False, markup=False, soft_wrap=True)
-
-
-def explain(error: BaseException) -> str | None:
-    """The sentence for an error the user can mend; None for one that only we can."""
-    cause: BaseException | None = error
-    while cause is not None:  # Hydra wraps what a constructor raised
-        if isinstance(cause, InputError):
-            return str(cause)
-        if isinstance(cause, OSError) and not isinstance(cause, HydraException):  # Hydra's "not found" is both
-            return DISK.get(cause.errno) and f"{DISK[cause.errno]}: {cause.filename or cause.strerror}"
-        cause = cause.__cause__
-    return str(error).split("\nConfig search path")[0]
-
-
 def run() -> None:
     """The command pufferfish-run."""
     start(train)
@@ -295,19 +253,8 @@ def describe() -> None:
     start(describe_model)
 
 
-class Complaints(logging.Handler):
-    """What the package has to say, as sentences on standard error."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if RANK and record.levelno < logging.WARNING:
-            return  # rank 0 says it
-        complain(f"{'warning: ' if record.levelno >= logging.WARNING else ''}{record.getMessage()}")
-
-
 def start(command: Callable[[], None]) -> None:
-    ours = logging.getLogger("pufferfish_bench")
-    ours.handlers = [Complaints()]
-    ours.setLevel(logging.INFO)
+    speak_up()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
-    with spoken_errors():
+    with spoken_errors(), config_errors():
         command()

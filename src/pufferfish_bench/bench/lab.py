@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pufferfish_bench.errors import InputError
 from pufferfish_bench.netlab import bits_per_second
 from pufferfish_bench.records import EPOCHS, RUN, read_json
 from pufferfish_bench.report import breakdown, whatif
+from pufferfish_bench.speech import spoken_errors
 
 METHODS = {
     "vanilla": ("method=vanilla",),
@@ -108,7 +108,5 @@ def keep(run: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with spoken_errors():
         sys.exit(main(sys.argv[1:]))
-    except InputError as error:
-        sys.exit(f"error: {error}")

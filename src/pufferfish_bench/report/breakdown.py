@@ -11,6 +11,7 @@ from rich.console import Console
 from pufferfish_bench.report import measured, output, units
 from pufferfish_bench.report.measured import PARTS, SECTIONS, Measured
 from pufferfish_bench.report.output import Sheet
+from pufferfish_bench.speech import spoken_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,7 +140,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER/NAME", help="write NAME.csv, NAME.md, NAME.png and NAME.svg there")
     given = parser.parse_args(words)
     console = Console()
-    with output.spoken_errors():
+    with spoken_errors():
         runs = measured.read(given.runs, phase=given.phase)
         shown = sheets(runs)
         for sheet in shown:

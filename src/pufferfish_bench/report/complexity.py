@@ -16,6 +16,7 @@ from pufferfish_bench.models.transformer import Attention, FeedForward
 from pufferfish_bench.recurrent import LSTM
 from pufferfish_bench.report import output
 from pufferfish_bench.report.output import Sheet
+from pufferfish_bench.speech import spoken_errors
 
 TITLE = "Table 1: parameters and multiply-accumulates of a layer"
 NOTE = (
@@ -131,7 +132,7 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pufferfish_bench.report.complexity", description=__doc__)
     parser.add_argument("--out", type=Path, metavar="FOLDER/NAME", help="write NAME.csv and NAME.md there")
     given, console = parser.parse_args(words), Console()
-    with output.spoken_errors():
+    with spoken_errors():
         found = rows()
         sheet(found).show(console)
         if given.out:

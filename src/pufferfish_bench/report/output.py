@@ -1,10 +1,8 @@
-"""How a report reaches its reader: the terminal, Markdown, CSV, and one sentence where the input is wrong."""
+"""How a report reaches its reader: the terminal, Markdown and CSV."""
 
-import contextlib
 import csv
 import io
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from pufferfish_bench import records
-from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.measured import Measured
+from pufferfish_bench.speech import spoken_errors as spoken_errors
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,3 @@ def write(out: Path, texts: Mapping[str, str], console: Console) -> None:
 
 def say_written(path: Path, console: Console) -> None:
     console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def spoken_errors() -> Iterator[None]:
-    """What the user can mend becomes a sentence and exit code 2."""
-    try:
-        yield
-    except (InputError, OSError) as error:
-        sentence = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
-        Console(stderr=True).print(f"error: {sentence}", highlight=False, soft_wrap=True, markup=False)
-        sys.exit(2)

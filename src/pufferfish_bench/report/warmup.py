@@ -19,6 +19,7 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.report import charts, output
 from pufferfish_bench.settings import config_dir
+from pufferfish_bench.speech import spoken_errors
 
 METRICS = {"test_accuracy": 1, "val_ppl": -1}  # 1: more is better
 SIGNS = {"stable_rank_change": "largest change of a stable rank, in ranks", "mask_distance": "largest distance of masks"}
@@ -74,7 +75,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER/NAME", help="write NAME.md, NAME.png and NAME.svg there")
     given = parser.parse_args(words)
     console = Console()
-    with output.spoken_errors():
+    with spoken_errors():
         if not (given.run / RUN).is_file():
             raise InputError(f"there is no run in {given.run}")
         record, rows = read_json(given.run / RUN), read_rows(given.run / EPOCHS)

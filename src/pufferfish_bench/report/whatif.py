@@ -19,6 +19,7 @@ from pufferfish_bench.report.breakdown import conditions
 from pufferfish_bench.report.measured import Link, Measured
 from pufferfish_bench.report.output import Sheet
 from pufferfish_bench.report.prediction import break_even, check_predictable, epoch_seconds, error, step_seconds, uniform
+from pufferfish_bench.speech import spoken_errors
 
 TITLE = "What if: other workers, another network"
 ASSUMED = (
@@ -164,7 +165,7 @@ def main(words: Sequence[str]) -> None:
     )
     given = parser.parse_args(words)
     console = Console()
-    with output.spoken_errors():
+    with spoken_errors():
         workers, link = units.counts(given.workers), Link(units.seconds(given.latency), units.bandwidth(given.bandwidth))
         for option in ("samples", "at"):
             if (value := getattr(given, option)) is not None and value < 1:

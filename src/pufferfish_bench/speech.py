@@ -1,0 +1,78 @@
+"""How a command speaks to the person who typed it: in sentences, and in exit codes. Knows no command, no Hydra and no torch."""
+
+import contextlib
+import errno
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from pufferfish_bench.errors import InputError
+
+DISK = {
+    errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
+    errno.EDQUOT: "the disk quota is used up; free some space, then the same command goes on from the last checkpoint",
+    errno.EACCES: "permission denied",
+    errno.ENOENT: "no such file or directory",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOTDIR: "not a directory",
+    errno.EEXIST: "there is a file where a directory should be",
+}
+
+RANK = int(os.environ.get("RANK", "0"))  # of this process among those that torchrun started
+
+console = Console(quiet=RANK > 0)
+complaints = Console(stderr=True)
+
+
+@contextlib.contextmanager
+def spoken_errors() -> Iterator[None]:
+    """What the user can mend becomes a sentence and exit code 2. PUFFERFISH_TRACEBACK=1 shows the traceback."""
+    try:
+        yield
+    except BrokenPipeError:  # whoever read our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except KeyboardInterrupt:
+        complain("interrupted; a run goes on from its last checkpoint with the same command")
+        sys.exit(128 + signal.SIGINT)
+    except (InputError, OSError, RuntimeError) as error:
+        sentence = explain(error)
+        if not sentence or os.environ.get("PUFFERFISH_TRACEBACK") == "1":
+            raise
+        complain(f"error: {sentence}")
+        sys.exit(2)
+
+
+def explain(error: Exception) -> str | None:
+    """The sentence for an error the user can mend; None for one that only we can."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError):
+        reason = DISK.get(error.errno) or (error.filename and error.strerror)  # what has a file's name is about that file
+        return reason and f"{reason}: {error.filename or error.strerror}"
+    world = sys.modules.get("pufferfish_bench.world")  # no ranks without it
+    if world and world.lost(error):
+        return f"another rank is gone ({str(error).splitlines()[0]}); the same command goes on from the last checkpoint"
+    return None
+
+
+def complain(message: str) -> None:
+    complaints.print(f"rank {RANK}: {message}" if RANK else message, highlight=False, markup=False, soft_wrap=True)
+
+
+def speak_up() -> None:
+    """From now on, what the package logs is a sentence on standard error."""
+    import logging  # reports have nothing to log, and start without it
+
+    class Complaints(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if RANK and record.levelno < logging.WARNING:
+                return  # rank 0 says it
+            complain(f"{'warning: ' if record.levelno >= logging.WARNING else ''}{record.getMessage()}")
+
+    ours = logging.getLogger("pufferfish_bench")
+    ours.handlers = [Complaints()]
+    ours.setLevel(logging.INFO)
