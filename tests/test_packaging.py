@@ -23,6 +23,7 @@ LAYERS = [
     {"main"},
     {"netlab", "report"},
     {"trainer", "methods", "tasks", "reducers", "observers"},
+    {"surgery", "snapshot"},
     {
         "core",
         "low_rank",

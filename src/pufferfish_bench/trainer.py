@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pufferfish_bench import counting, machine
-from pufferfish_bench.checkpoints import Checkpoints, fingerprint
-from pufferfish_bench.core import Method, Observer, Operation, Reducer, Run, Tally, Task
+from pufferfish_bench import counting, machine, snapshot, surgery
+from pufferfish_bench.checkpoints import Checkpoints
+from pufferfish_bench.core import Method, Observer, Reducer, Run, Tally, Task
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.precision import FullPrecision
 from pufferfish_bench.schedules import Clock
@@ -69,7 +69,7 @@ class Trainer:
         """Train to the end of the plan, from the newest checkpoint if there is one."""
         watch = Stopwatch(device=world.device, untimed_steps=self.untimed_steps)
         run = Run(world=world, task=task, model=model, watch=watch, plan=self.method.plan(self.epochs, model))
-        self.agree(run, "after the model was built: are the settings and the code the same everywhere?")
+        surgery.agree(run, "after the model was built: are the settings and the code the same everywhere?")
         saved = self.checkpoints.load()
         if saved:
             run.epoch, run.step = saved["epoch"], saved["step"]
@@ -80,7 +80,7 @@ class Trainer:
                 self.enter_phase(run, saved)
                 if saved is None or index >= saved["phase"]:
                     self.train_phase(run)
-            self.agree(run, "at the end")
+            surgery.agree(run, "at the end")
             with torch.no_grad(), self.precision.autocast():
                 run.conclusion = run.task.conclude(run.model.eval())
             self.tell("run_ended", run)
@@ -95,20 +95,30 @@ class Trainer:
         if saved is None or run.phase_index > saved["phase"]:
             run.phase_start = run.epoch
             self.seed_all(run, moment="phase")
-            carried = self.operate(run)
+            carried = surgery.operate(run)
             self.let_go(run)
             self.begin(run)
-            self.carry(run, carried)
+            surgery.carry(run, carried)
             return
-        self.replay(run, saved)
+        surgery.replay(run, saved["operations"][run.phase_index])
         if run.phase_index == saved["phase"]:
             self.begin(run)
-            self.restore(run, saved)
+            snapshot.restore(run, self.method, self.precision, saved)
 
     def let_go(self, run: Run) -> None:
         """Nothing holds on to parameters that are gone, or to the buffers of their gradients."""
         run.optimizer = run.reducer = run.module = None
         run.model.zero_grad(set_to_none=True)
+
+    def begin(self, run: Run) -> None:
+        """A fresh optimizer and a fresh reducer over the parameters that now exist."""
+        run.optimizer = self.optimizer(run.model)
+        run.reducer = (run.phase.reducer or self.reducer)(world=run.world, watch=run.watch)
+        run.module = run.reducer.attach(self.wrap(run.model))
+        run.parameters = counting.parameters(run.model)
+        run.macs = counting.macs(run.model, *self.sample)[""]
+        run.watch.phase_started()
+        machine.forget_peak_memory(run.world.device)
 
     def train_phase(self, run: Run) -> None:
         self.tell("phase_started", run)
@@ -119,20 +129,6 @@ class Trainer:
                 self.save(run)
         if run.epoch % self.checkpoint_every:
             self.save(run)  # a phase ends with a checkpoint
-
-    def time_to_stop(self, run: Run, steps: int) -> bool:
-        """Whether to stop after this step, on all ranks; asked only where no rank can be two questions ahead of another."""
-        wish = self.stop_requested()
-        if run.world.size == 1:
-            return wish
-        if run.step != steps:
-            if not run.reducer.in_step:
-                return False
-            if run.world.device.type == "cuda":  # its host runs ahead of it
-                if run.step % CHECK_EVERY:
-                    return False
-                run.world.synchronise()
-        return run.world.all_stop(wish)
 
     def train_epoch(self, run: Run) -> dict[str, Any]:
         """Train one epoch, or what is left of it; return its row of the record."""
@@ -232,99 +228,26 @@ class Trainer:
         run.world.allreduce(sums)
         return float(sums[0] / sums[1])
 
+    def time_to_stop(self, run: Run, steps: int) -> bool:
+        """Whether to stop after this step, on all ranks; asked only where no rank can be two questions ahead of another."""
+        wish = self.stop_requested()
+        if run.world.size == 1:
+            return wish
+        if run.step != steps:
+            if not run.reducer.in_step:
+                return False
+            if run.world.device.type == "cuda":  # its host runs ahead of it
+                if run.step % CHECK_EVERY:
+                    return False
+                run.world.synchronise()
+        return run.world.all_stop(wish)
+
+    def save(self, run: Run) -> None:
+        self.checkpoints.save(*snapshot.take(run, self.method, self.precision))
+
     def stop(self, run: Run) -> None:
         self.save(run)
         raise Stopped
-
-    def operate(self, run: Run) -> dict[str, dict[str, Any]]:
-        """Do the phase's surgery, time it and note it; return what the next optimizer may know.
-
-        Rank 0 operates. The others take on the structure and are given the tensors: no two ranks need to find the same SVD.
-        """
-        phase, world = run.phase, run.world
-        if phase.enter is None:
-            run.operations.append(None)
-            return {}
-        run.world.synchronise()
-        start = time.perf_counter()
-        operation = world.share(on_cpu(phase.enter.operate(run)) if world.rank == 0 else None)
-        if world.rank > 0:
-            phase.enter.replay(run.model, operation.done)
-        world.broadcast(run.model.state_dict().values())
-        run.world.synchronise()
-        seconds = world.share(time.perf_counter() - start)
-        weights = self.agree(run, f"after the surgery of phase {phase.name}")
-        noted = {"phase": phase.name, "epoch": run.epoch, "seconds": seconds, "weights": weights}
-        run.operations.append(noted | operation.done)
-        return operation.carried
-
-    def agree(self, run: Run, moment: str) -> str:
-        """The hash of the weights, which is the same on all ranks."""
-        hashes = run.world.gather(fingerprint(run.model))
-        others = [rank for rank, weights in enumerate(hashes) if weights != hashes[0]]
-        if others:
-            raise InputError(f"the weights of rank {', '.join(map(str, others))} are not those of rank 0 {moment}")
-        return hashes[0]
-
-    def replay(self, run: Run, saved: dict[str, Any]) -> None:
-        done = saved["operations"][run.phase_index]
-        if run.phase.enter:
-            run.phase.enter.replay(run.model, done)
-        run.operations.append(done)
-
-    def begin(self, run: Run) -> None:
-        """A fresh optimizer and a fresh reducer over the parameters that now exist."""
-        run.optimizer = self.optimizer(run.model)
-        run.reducer = (run.phase.reducer or self.reducer)(world=run.world, watch=run.watch)
-        run.module = run.reducer.attach(self.wrap(run.model))
-        run.parameters = counting.parameters(run.model)
-        run.macs = counting.macs(run.model, *self.sample)[""]
-        run.watch.phase_started()
-        machine.forget_peak_memory(run.world.device)
-
-    def carry(self, run: Run, carried: dict[str, dict[str, Any]]) -> None:
-        parameters = dict(run.model.named_parameters())
-        for name, state in carried.items():
-            here = parameters[name].device
-            values = {key: value.to(here) if isinstance(value, Tensor) else value for key, value in state.items()}
-            run.optimizer.state[parameters[name]].update(values)
-
-    def save(self, run: Run) -> None:
-        """Write all that the next process needs to go on as if nothing had happened."""
-        random = {"cpu": torch.get_rng_state()}
-        if run.world.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(run.world.device)
-        shared = {
-            "phase": run.phase_index,
-            "phase_start": run.phase_start,
-            "epoch": run.epoch,
-            "step": run.step,
-            "learning_rate": run.learning_rate,
-            "history": run.history,
-            "operations": run.operations,
-        } | {name: part.state_dict() for name, part in self.common_parts(run).items()}
-        local = {"random": random, "buffers": dict(run.model.named_buffers())} | {
-            name: part.state_dict() for name, part in self.own_parts(run).items()
-        }
-        self.checkpoints.save(shared, local)
-
-    def restore(self, run: Run, saved: dict[str, Any]) -> None:
-        run.phase_start, run.learning_rate, run.history = saved["phase_start"], saved["learning_rate"], saved["history"]
-        for name, part in (self.common_parts(run) | self.own_parts(run)).items():
-            part.load_state_dict(saved[name])
-        for name, buffer in run.model.named_buffers():
-            buffer.copy_(saved["buffers"][name])
-        torch.set_rng_state(saved["random"]["cpu"])
-        if "cuda" in saved["random"] and run.world.device.type == "cuda":
-            torch.cuda.set_rng_state(saved["random"]["cuda"], run.world.device)
-
-    def common_parts(self, run: Run) -> dict[str, Any]:
-        """All that changes while training and is the same on all ranks, by the name it has in a checkpoint."""
-        return {"model": run.model, "optimizer": run.optimizer, "method": self.method, "precision": self.precision}
-
-    def own_parts(self, run: Run) -> dict[str, Any]:
-        """All that changes while training and is each rank's own."""
-        return {"reducer": run.reducer, "tally": run.tally, "watch": run.watch, "task": run.task}
 
     def seed_all(self, run: Run, *, moment: str) -> None:
         """Randomness is a function of the seed, the rank and the moment, whatever was drawn before."""
@@ -347,12 +270,3 @@ class Trainer:
     def tell(self, event: str, *arguments: Any) -> None:
         for observer in self.observers:
             getattr(observer, event)(*arguments)
-
-
-def on_cpu(operation: Operation) -> Operation:
-    """The same, for the way to other ranks: on theirs there is no such device as this one's."""
-    carried = {
-        name: {key: value.cpu() if isinstance(value, Tensor) else value for key, value in state.items()}
-        for name, state in operation.carried.items()
-    }
-    return Operation(operation.done, carried)
