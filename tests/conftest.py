@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -72,6 +72,21 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         return subprocess.CompletedProcess(words, code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture) -> Callable[[Callable, Iterable[object], str], None]:
+    """Check that a command's main refuses these words with code 2 and one line that says so."""
+
+    def check(main: Callable[[list[str]], None], words: Iterable[object], sentence: str) -> None:
+        with pytest.raises(SystemExit) as exit:
+            main([str(word) for word in words])
+        complaint = capsys.readouterr().err
+        assert exit.value.code == 2
+        assert sentence in complaint
+        assert complaint.count("\n") == 1
+
+    return check
 
 
 @pytest.fixture(scope="session")

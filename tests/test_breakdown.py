@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +169,7 @@ def test_a_chart_drawn_twice_is_the_same_to_the_byte(tmp_path: Path):
         assert (tmp_path / f"one{ending}").read_bytes() == (tmp_path / f"two{ending}").read_bytes(), ending
 
 
-def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, refused: Callable):
     untimed = write_run(tmp_path / "untimed", sections={}, steps=2, untimed=2)
     askew = write_run(tmp_path / "askew", sections={"svd": 1.0})
     cut = write_run(tmp_path / "cut")
@@ -184,9 +184,4 @@ def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, capsys: pytest.C
         ([empty], "has not finished an epoch"),
         ([write_run(tmp_path / "good"), "--phase", "warmup"], "it has train"),
     ]:
-        with pytest.raises(SystemExit) as exit:
-            breakdown.main([str(word) for word in words])
-        complaint = capsys.readouterr().err
-        assert exit.value.code == 2
-        assert sentence in complaint
-        assert complaint.count("\n") == 1
+        refused(breakdown.main, words, sentence)

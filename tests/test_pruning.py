@@ -23,7 +23,7 @@ from pufferfish_bench.records import EPOCHS, RUN, read_rows
 from pufferfish_bench.report import warmup
 from pufferfish_bench.trainer import Stopped
 from tests.conftest import PUFFERFISH, TINY_LAYERS, TinyNet
-from tests.test_trainer import EPOCHS_TRAINED, STEPS, record, train
+from tests.test_trainer import EPOCHS_TRAINED, STEPS, record, resumed_to_the_same_end, train, uninterrupted_runs
 
 PRUNED = ("vgg11", "vgg19", "vgg19_lth", "resnet18", "resnet50", "wrn50_2")
 
@@ -161,22 +161,13 @@ def waiting() -> Pufferfish:
 
 
 METHODS = {"eb_train": eb_train, "eb_reinit": partial(eb_train, reinit=True), "lth": lth, "waiting": waiting}
-
-
-@pytest.fixture(scope="module", params=METHODS)
-def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run, Path]:
-    directory = tmp_path_factory.mktemp(request.param)
-    return request.param, train(directory, METHODS[request.param]()), directory
+uninterrupted = uninterrupted_runs(METHODS)
 
 
 @pytest.mark.parametrize("stop_after", [1, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS, 2 * STEPS + 3, 3 * STEPS, 3 * STEPS + 1])
 def test_a_pruning_run_stopped_at_any_step_and_resumed_is_the_uninterrupted_run(uninterrupted, stop_after: int, tmp_path: Path):
     name, whole, directory = uninterrupted
-    with pytest.raises(Stopped):
-        train(tmp_path, METHODS[name](), stop_after=stop_after)
-    resumed = train(tmp_path, METHODS[name]())
-    assert fingerprint(resumed.model) == fingerprint(whole.model)
-    assert record(tmp_path) == record(directory)
+    resumed_to_the_same_end(whole, directory, tmp_path, METHODS[name], stop_after=stop_after)
 
 
 @pytest.mark.parametrize("stop_in", range(EPOCHS_TRAINED))

@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,20 +89,34 @@ def structure(run: Run) -> list[dict[str, Any]]:
     return [{**done, "seconds": None, "layers": list(done["layers"])} for done in run.operations if done]
 
 
-@pytest.fixture(scope="module", params=METHODS)
-def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run, Path]:
-    directory = tmp_path_factory.mktemp(request.param)
-    return request.param, train(directory, METHODS[request.param]()), directory
+def uninterrupted_runs(methods: Mapping[str, Callable[[], Method]]) -> Any:
+    """A fixture: for each method its name, its run without a stop, and where that was."""
+
+    @pytest.fixture(scope="module", params=methods)
+    def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run, Path]:
+        directory = tmp_path_factory.mktemp(request.param)
+        return request.param, train(directory, methods[request.param]()), directory
+
+    return uninterrupted
+
+
+def resumed_to_the_same_end(whole: Run, directory: Path, folder: Path, method: Callable[[], Method], *, stop_after: int) -> Run:
+    """The run that was stopped in `folder` and went on: its weights and its record are those of `whole`, in `directory`."""
+    with pytest.raises(Stopped):
+        train(folder, method(), stop_after=stop_after)
+    resumed = train(folder, method())
+    assert fingerprint(resumed.model) == fingerprint(whole.model)
+    assert record(folder) == record(directory)
+    return resumed
+
+
+uninterrupted = uninterrupted_runs(METHODS)
 
 
 @pytest.mark.parametrize("stop_after", range(1, EPOCHS_TRAINED * STEPS))
 def test_a_run_stopped_at_any_step_and_resumed_is_the_uninterrupted_run(uninterrupted, stop_after: int, tmp_path: Path):
     name, whole, directory = uninterrupted
-    with pytest.raises(Stopped):
-        train(tmp_path, METHODS[name](), stop_after=stop_after)
-    resumed = train(tmp_path, METHODS[name]())
-    assert fingerprint(resumed.model) == fingerprint(whole.model)
-    assert record(tmp_path) == record(directory)
+    resumed = resumed_to_the_same_end(whole, directory, tmp_path, METHODS[name], stop_after=stop_after)
     assert structure(resumed) == structure(whole)
 
 

@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -242,7 +243,7 @@ def test_what_is_no_time_is_refused_with_what_is_allowed(words: str):
         units.seconds(words)
 
 
-def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, refused: Callable):
     good = write_run(tmp_path / "good")
     for words, sentence in [
         ([tmp_path / "nowhere"], "there is no run in"),
@@ -256,9 +257,4 @@ def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, capsys: pytest.C
         ([write_run(tmp_path / "alone", messages=(), workers=1)], "one worker"),
         ([write_run(tmp_path / "other", messages=[("broadcast", 8)])], "only allreduce and allgather"),
     ]:
-        with pytest.raises(SystemExit) as exit:
-            whatif.main([str(word) for word in words])
-        complaint = capsys.readouterr().err
-        assert exit.value.code == 2
-        assert sentence in complaint
-        assert complaint.count("\n") == 1
+        refused(whatif.main, words, sentence)
