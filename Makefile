@@ -32,7 +32,7 @@ demo: $(INSTALLED)  ## train a miniature ResNet-18, vanilla and Pufferfish, on e
 	@rm -rf results/runs/demo
 	@$(BIN)/pufferfish-run method=vanilla run_dir=results/runs/demo/vanilla $(DEMO)
 	@$(BIN)/pufferfish-run method=pufferfish run_dir=results/runs/demo/pufferfish $(DEMO)
-	@$(BIN)/python -m pufferfish_bench.report.compare results/runs/demo/vanilla results/runs/demo/pufferfish
+	@$(BIN)/pufferfish-compare results/runs/demo/vanilla results/runs/demo/pufferfish
 
 test: $(INSTALLED)  ## all tests; PUFFERFISH_DATA=DIR adds those on real data
 	$(BIN)/pytest

@@ -17,8 +17,9 @@ from rich.console import Console
 
 from pufferfish_bench import checkpoints
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
-from pufferfish_bench.report import describe, warmup
+from pufferfish_bench.report import compare, describe, warmup
 from tests.conftest import REPOSITORY, Command
+from tests.reported import write_record
 
 # Small enough for a second, long enough to be killed in the middle: 4 epochs of 25 steps.
 DATA = ("dataset.train_images=400", "dataset.test_images=50", "batch_size=16")
@@ -379,13 +380,31 @@ def test_a_sweep_makes_one_run_each(invoke: Command, tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
-def test_runs_are_compared_in_a_table(invoke: Command, tmp_path: Path):
+def test_runs_are_compared_in_a_table(invoke: Command, tmp_path: Path, capsys: pytest.CaptureFixture):
     for method in ("vanilla", "pufferfish"):
         invoke(f"method={method}", *SMALL, f"run_dir=runs/{method}")
-    words = [sys.executable, "-m", "pufferfish_bench.report.compare", "runs/vanilla", "runs/pufferfish"]
-    table = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert table.returncode == 0, table.stderr
+    compare.main(["runs/vanilla", "runs/pufferfish"])
+    table = capsys.readouterr().out
     for method in ("vanilla", "pufferfish"):
         summary = read_json(tmp_path / "runs" / method / RUN)["summary"]
-        assert f"{summary['parameters']:,}" in table.stdout
-        assert f"files: runs/{method}" in table.stdout
+        assert f"{summary['parameters']:,}" in table
+        assert f"files: runs/{method}" in table
+
+
+def test_what_cannot_be_compared_gets_a_sentence_and_code_2(tmp_path: Path, refused: Callable):
+    runs = {name: write_record(tmp_path / name) for name in ("cut", "torn", "without_rows", "other", "list")}
+    (runs["cut"] / RUN).write_text("{")
+    (runs["torn"] / EPOCHS).write_text('{"phase": "tr\n')
+    (runs["without_rows"] / EPOCHS).unlink()
+    (runs["other"] / RUN).write_text('{"settings": {}, "counted": {"parameters": 1}}')
+    (runs["list"] / RUN).write_text("[]")
+    for run, sentence in {
+        tmp_path / "nowhere": "there is no run in",
+        tmp_path: "there is no run in",
+        runs["cut"]: "cannot be read",
+        runs["torn"]: "cannot be read",
+        runs["without_rows"]: "epochs.jsonl is missing",
+        runs["other"]: "not that of a training run",
+        runs["list"]: "not that of a training run",
+    }.items():
+        refused(compare.main, [run], sentence)

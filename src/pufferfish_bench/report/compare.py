@@ -1,53 +1,69 @@
-"""Runs side by side: `python -m pufferfish_bench.report.compare DIR DIR ...`."""
+"""Finished runs side by side, a row each."""
 
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from pufferfish_bench.records import RUN, others, read_json
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.records import EPOCHS, others
 from pufferfish_bench.report import tables
+from pufferfish_bench.report.measured import load
+from pufferfish_bench.speech import spoken_errors
+
+COLUMNS = ("run", "parameters", "MACs", "seconds an epoch", "in all", "of the first", "metric", "last", "best", "further")
 
 
-def compare(directories: list[Path]) -> Table:
-    """A table with a row for each finished run."""
-    columns = ("run", "parameters", "MACs", "seconds an epoch", "in all", "of the first", "metric", "last", "best", "further")
-    table = tables.table(*columns)
+def compare(directories: Sequence[Path]) -> Table:
+    """A table with a row for each run; one that is not finished says so."""
+    table = tables.table(*COLUMNS)
     first = None
     for directory in directories:
-        record = read_json(directory / RUN)
-        summary = record.get("summary")
-        if summary is None:
-            table.add_row(record["settings"]["name"], "not finished", *[""] * (len(columns) - 2))
-            continue
-        first = first or summary["seconds"]
-        metric = summary["metric"]
-        table.add_row(
-            record["settings"]["name"],
-            f"{summary.get('nonzero_parameters', summary['parameters']):,}",
-            f"{summary['macs']:,}",
-            f"{summary['seconds_per_epoch']:.1f}",
-            f"{summary['seconds']:.0f}",
-            f"{summary['seconds'] / first:.2f}x",
-            metric,
-            f"{summary[metric]:.2f}",
-            f"{summary[f'best_{metric}']:.2f}",
-            ", ".join(f"{name} {value:.2f}" for name, value in others(summary, metric).items()),
-        )
+        record, rows = load(directory)
+        try:
+            name, summary = record["settings"]["name"], record.get("summary")
+            if summary is None:
+                table.add_row(name, "not finished", *[""] * (len(COLUMNS) - 2))
+                continue
+            if not rows:
+                raise InputError(f"the run in {directory} is finished, but {EPOCHS} is missing or empty")
+            first = first or summary["seconds"]
+            metric = summary["metric"]
+            table.add_row(
+                name,
+                f"{summary.get('nonzero_parameters', summary['parameters']):,}",
+                f"{summary['macs']:,}",
+                f"{summary['seconds_per_epoch']:.1f}",
+                f"{summary['seconds']:.0f}",
+                f"{summary['seconds'] / first:.2f}x",
+                metric,
+                f"{summary[metric]:.2f}",
+                f"{summary[f'best_{metric}']:.2f}",
+                ", ".join(f"{name} {value:.2f}" for name, value in others(summary, metric).items()),
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(f"the record in {directory} is not that of a training run: {error}") from error
     return table
 
 
-def main(arguments: list[str]) -> None:
-    directories = [Path(argument) for argument in arguments]
-    missing = [str(directory) for directory in directories if not (directory / RUN).exists()]
-    if missing or not directories:
-        sys.exit(f"no run in {', '.join(missing)}" if missing else __doc__)
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="pufferfish-compare", description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the directory of a run")
+    given = parser.parse_args(words)
     console = Console()
-    tables.show(compare(directories), console)
-    for directory in directories:
-        console.print(f"files: {directory}", highlight=False, soft_wrap=True)
+    with spoken_errors():
+        tables.show(compare(given.runs), console)
+        for directory in given.runs:
+            console.print(f"files: {directory}", highlight=False, markup=False, soft_wrap=True)
+
+
+def run() -> None:
+    """The command pufferfish-compare."""
+    main(sys.argv[1:])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run()

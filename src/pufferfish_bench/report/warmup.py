@@ -16,8 +16,8 @@ from rich.console import Console
 
 from pufferfish_bench import triggers
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.report import charts, output
+from pufferfish_bench.report.measured import load
 from pufferfish_bench.settings import config_dir
 from pufferfish_bench.speech import spoken_errors
 
@@ -76,9 +76,7 @@ def main(words: Sequence[str]) -> None:
     given = parser.parse_args(words)
     console = Console()
     with spoken_errors():
-        if not (given.run / RUN).is_file():
-            raise InputError(f"there is no run in {given.run}")
-        record, rows = read_json(given.run / RUN), read_rows(given.run / EPOCHS)
+        record, rows = load(given.run)
         rows = [row for row in rows if any(sign in row for sign in SIGNS) or row["phase"] == rows[0]["phase"]]
         if not any(sign in row for row in rows for sign in SIGNS):
             raise InputError(f"{given.run} records no warm-up and no search")
