@@ -108,6 +108,11 @@ def test_a_table_that_contradicts_itself_is_refused(content: dict, sentence: str
         parsed(**content)
 
 
+def test_a_word_of_a_cell_that_no_config_knows_is_an_error_of_the_users():
+    with pytest.raises(InputError, match="vgg20"):
+        main.identify(["model=vgg20"], [1])
+
+
 def test_what_is_not_known_is_named_with_what_is(tmp_path: Path):
     with pytest.raises(InputError, match="there is no 'table99'; there are table2, "):
         table.read("table99", "cpu")

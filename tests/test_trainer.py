@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -396,3 +397,14 @@ def test_the_wrapped_module_is_what_is_called_and_it_is_wrapped_again_after_the_
     run = train(tmp_path, METHODS["pufferfish"](), wrap=Wrapper)
     assert len(set(wrapped)) == 2
     assert run.module.calls == 2 * (STEPS + 4)  # two epochs of steps and of four test batches
+
+
+@pytest.mark.parametrize(("first", "then"), [({"network": {"hosts": 2}}, {}), ({}, {"network": {"hosts": 2}})])
+def test_a_run_resumed_on_another_network_keeps_its_first_one_and_tells_of_the_other(first: dict, then: dict, tmp_path: Path):
+    run = SimpleNamespace(plan=[], epoch=0, step=0, operations=[])
+    Recorder(directory=tmp_path, manifest=dict(first)).run_started(run)
+    run.step = 1
+    Recorder(directory=tmp_path, manifest=dict(then)).run_started(run)
+    record = read_json(tmp_path / RUN)
+    assert {key: record[key] for key in record if key == "network"} == first
+    assert record["resumed"][0]["network"] == then.get("network")

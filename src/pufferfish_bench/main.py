@@ -160,7 +160,7 @@ def say_pace(found: dict[str, float]) -> None:
 
 def identify(overrides: Sequence[str], seeds: Sequence[int]) -> list[tuple[Path, dict[str, Any]]]:
     """For each seed, where pufferfish-run with these words writes its run, and what makes it the run it is."""
-    with initialize_config_dir(config_dir(), version_base="1.3"):
+    with config_errors(), initialize_config_dir(config_dir(), version_base="1.3"):
         config = compose("config", overrides=list(overrides), return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         found = []

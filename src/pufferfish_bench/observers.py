@@ -32,8 +32,8 @@ class Recorder(Observer):
         self.manifest["resumed"] = earlier.get("resumed", [])
         if run.epoch or run.step:
             # the first conditions stay; what has changed since (code, machine) is told with the resume
-            changed = {key: self.manifest[key] for key in CONDITIONS if key in earlier and earlier[key] != self.manifest[key]}
-            self.manifest |= {key: earlier[key] for key in changed}
+            changed = {key: self.manifest.pop(key, None) for key in CONDITIONS if earlier.get(key) != self.manifest.get(key)}
+            self.manifest |= {key: earlier[key] for key in changed if key in earlier}
             self.manifest["resumed"].append({"epoch": run.epoch, "step": run.step, "time": records.now(), **changed})
         # rows of epochs that the checkpoint does not know are about to be trained again
         self.rows = [row for row in records.read_rows(self.directory / EPOCHS) if row["epoch"] < run.epoch]

@@ -106,7 +106,7 @@ def closing(summary: dict[str, Any], directory: Path) -> str:
     return (
         f"finished: {metric} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
         f"{summary['best_epoch'] + 1}), {further}{summary['parameters']:,} parameters{left}, {summary['macs']:,} MACs, "
-        f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['seconds']:.0f} s in all\n"
+        f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['seconds']:.0f} s of training\n"
         f"{bars(summary)}files:    {directory}"
     )
 

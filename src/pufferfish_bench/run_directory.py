@@ -17,9 +17,10 @@ def finished(directory: Path, settings: dict[str, Any]) -> bool:
         return False
     try:
         record = read_json(path)
-    except ValueError as error:
-        raise InputError(f"{path} cannot be read ({error}); move the directory away to start anew") from None
-    found = differences(record["settings"], settings)
+        earlier = record["settings"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read ({error!r}); move the directory away to start anew") from None
+    found = differences(earlier, settings)
     if found:
         raise InputError(
             f"{directory} holds a run with other settings ({'; '.join(found)}); leave run_dir out, or give another one"

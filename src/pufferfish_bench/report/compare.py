@@ -12,6 +12,7 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, others
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.measured import load
+from pufferfish_bench.report.quantities import in_all
 from pufferfish_bench.speech import spoken_errors
 
 COLUMNS = ("run", "parameters", "MACs", "seconds an epoch", "in all", "of the first", "metric", "last", "best", "further")
@@ -30,15 +31,16 @@ def compare(directories: Sequence[Path]) -> Table:
                 continue
             if not rows:
                 raise InputError(f"the run in {directory} is finished, but {EPOCHS} is missing or empty")
-            first = first or summary["seconds"]
+            seconds = in_all(record, rows)
+            first = first or seconds
             metric = summary["metric"]
             table.add_row(
                 name,
                 f"{summary.get('nonzero_parameters', summary['parameters']):,}",
                 f"{summary['macs']:,}",
                 f"{summary['seconds_per_epoch']:.1f}",
-                f"{summary['seconds']:.0f}",
-                f"{summary['seconds'] / first:.2f}x",
+                f"{seconds:.0f}",
+                f"{seconds / first:.2f}x",
                 metric,
                 f"{summary[metric]:.2f}",
                 f"{summary[f'best_{metric}']:.2f}",

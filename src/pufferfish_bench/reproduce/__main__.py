@@ -19,8 +19,9 @@ from rich.console import Console
 from pufferfish_bench import main as command_line
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.report import output, reproduction
+from pufferfish_bench.report import reproduction
 from pufferfish_bench.reproduce import jobs, probe
+from pufferfish_bench.speech import spoken_errors
 from pufferfish_bench.table import PaperTable
 
 RESULTS = Path("results")
@@ -104,7 +105,7 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    with output.spoken_errors():
+    with spoken_errors():
         try:
             sys.exit(main(sys.argv[1:]))
         except (jobs.Stop, KeyboardInterrupt):
