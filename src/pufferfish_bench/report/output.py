@@ -13,7 +13,6 @@ from rich.markup import escape
 from pufferfish_bench import records
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.measured import Measured
-from pufferfish_bench.speech import spoken_errors as spoken_errors
 
 
 @dataclass(frozen=True)

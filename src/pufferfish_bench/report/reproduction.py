@@ -15,6 +15,7 @@ from pufferfish_bench.report import outcome, output, verdicts
 from pufferfish_bench.report.numbers import paper_numbers
 from pufferfish_bench.report.outcome import Claim, Figure, Outcome
 from pufferfish_bench.report.output import Sheet
+from pufferfish_bench.speech import spoken_errors
 
 COLUMNS = ("cell", "figure", "paper", "ours", "seeds", "difference", "verdict")
 RELATION_COLUMNS = ("the paper's claim", "figure", "paper", "ours", "p (Welch)", "seeds", "verdict")
@@ -147,7 +148,7 @@ def main(words: Sequence[str]) -> None:
     )  # fmt: skip
     given = parser.parse_args(words)
     console = Console()
-    with output.spoken_errors():
+    with spoken_errors():
         numbers = paper_numbers()
 
         def read(name: str) -> Outcome:
