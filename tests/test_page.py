@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pufferfish_bench import table
 from pufferfish_bench.report import page, reproduction, verdicts
 from pufferfish_bench.report.output import Sheet
 from tests.reported import ablation, report, write_cell, write_counted
@@ -53,12 +54,21 @@ def test_the_page_needs_nothing_from_elsewhere_and_every_link_leads_somewhere(tm
 
 
 def test_how_to_read_the_tables_is_said_once(tmp_path: Path):
-    write_cell(ablation(tmp_path), "cpu/table22/low_rank", (1.0, 2.0))
+    write_cell(ablation(tmp_path), "cpu/table6/vgg19_vanilla", (1.0, 2.0))
     report(tmp_path)
     text = html.unescape((tmp_path / "report-cpu.html").read_text())
     for note in (reproduction.READING, reproduction.RELATIONS_READING):
         assert text.count(note.replace("`", "")) == 1
-        assert note in (tmp_path / "tables/cpu/table22.md").read_text()
+        assert note in (tmp_path / "tables/cpu/table6.md").read_text()
+
+
+def test_what_must_be_known_of_one_table_stands_with_it(tmp_path: Path):
+    write_cell(ablation(tmp_path), "cpu/table6/vgg19_vanilla", (1.0, 2.0))
+    report(tmp_path)
+    note = table.read("table6", "cpu").note
+    _, *sections = html.unescape((tmp_path / "report-cpu.html").read_text()).split("<section ")
+    assert [note in section for section in sections] == ['id="table6"' in section for section in sections] == [True, False]
+    assert note in (tmp_path / "tables/cpu/table6.md").read_text()
 
 
 def test_names_in_records_cannot_break_the_page(tmp_path: Path):

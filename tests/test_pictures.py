@@ -165,3 +165,14 @@ def test_workers_share_the_work_along_the_line_of_a_method(tmp_path: Path):
     means = {line: [(workers, sample.mean) for workers, sample in points] for line, points in lines.items()}
     assert means == {"vanilla": [(2, 8.0), (4, 5.0)], "pufferfish": [(16, 1.0)]}
     assert sweep_charts.speedups(lines["vanilla"]) == [(2, 1.0), (4, 1.6)]
+    _, gain = sweep_charts.draw_scaling(read(tmp_path, "figure4c"), ["vanilla_02", "vanilla_04", "pufferfish_16"]).axes
+    named = [line.get_label() for line in gain.lines]
+    assert named == ["vanilla", "as many times as workers"]  # Pufferfish was not run on the fewest
+
+
+def test_cells_without_a_common_metric_have_no_common_curves(tmp_path: Path):
+    for cell, metric in (("vgg19", "test_accuracy"), ("lstm", "val_ppl")):
+        write_record(tmp_path / f"records/cpu/table19/{cell}/seed1", metric=metric, surgery=1.0)
+    found = read(tmp_path, "table19")
+    assert cell_charts.several_epochs(found, ["vgg19", "lstm"]) == {}
+    assert list(cell_charts.several_epochs(found, ["lstm"])) == ["lstm"]

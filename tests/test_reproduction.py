@@ -9,6 +9,7 @@ import pytest
 
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.records import read_json, write_json
 from pufferfish_bench.report import outcome, reproduction, verdicts
 from pufferfish_bench.report.numbers import paper_numbers
 from tests.reported import ablation, report, write_cell, write_counted, write_record
@@ -102,6 +103,19 @@ def test_times_of_two_machines_are_not_set_against_each_other(tmp_path: Path):
     write_cell(tmp_path, "cpu/table6/vgg19_vanilla", (1, 1), seconds=30.0)
     write_cell(tmp_path, "cpu/table6/vgg19_pufferfish", (1, 1), seconds=20.0, device="another")
     assert read(tmp_path, "table6").claims[0].judgement.verdict == verdicts.TWO_MACHINES
+    for cell in ("vanilla", "pufferfish"):  # each seed has its machine
+        for seed, device in ((1, "one"), (2, "another")):
+            write_record(tmp_path / f"records/cpu/table6/resnet18_{cell}/seed{seed}", device=device)
+    assert read(tmp_path, "table6").claims[1].judgement.verdict == verdicts.TWO_MACHINES
+
+
+def test_a_run_that_went_on_elsewhere_is_of_both_machines_and_both_commits(tmp_path: Path):
+    path = write_record(tmp_path / "records/cpu/table8/low_rank/seed1") / "run.json"
+    record = read_json(path)
+    write_json(path, record | {"resumed": [{"epoch": 1, "commit": "fedcba9876543210", "hardware": {"device": "another"}}]})
+    words = "; ".join(read(tmp_path, "table8").provenance)
+    assert "commit 0123456789ab, fedcba987654" in words
+    assert "on a processor, 2 threads; another" in words
 
 
 def test_seconds_in_all_have_the_factorisation_in_them(tmp_path: Path):

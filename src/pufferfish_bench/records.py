@@ -59,6 +59,13 @@ def rewrite_rows(path: Path, rows: Iterable[Row]) -> None:
     replace_file(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
+def keep(run: Path, folder: Path) -> None:
+    """Put the record of a run, without its weights, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (EPOCHS, RUN):  # run.json last: it is what says that a record is there
+        replace_file(folder / file, (run / file).read_text())
+
+
 def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
     """The figures a table wants of a run: the last row, the best of the metric, and the time of all epochs."""
     last = rows[-1]

@@ -12,8 +12,8 @@ from rich.console import Console
 from pufferfish_bench.errors import InputError
 
 DISK = {
-    errno.ENOSPC: "the disk is full; free some space, then the same command goes on from the last checkpoint",
-    errno.EDQUOT: "the disk quota is used up; free some space, then the same command goes on from the last checkpoint",
+    errno.ENOSPC: "the disk is full; free some space, then give the same command again",
+    errno.EDQUOT: "the disk quota is used up; free some space, then give the same command again",
     errno.EACCES: "permission denied",
     errno.ENOENT: "no such file or directory",
     errno.EROFS: "the file system is read-only",
@@ -36,7 +36,7 @@ def spoken_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
-        complain("interrupted; a run goes on from its last checkpoint with the same command")
+        complain("interrupted; give the same command again to go on")
         sys.exit(128 + signal.SIGINT)
     except (InputError, OSError, RuntimeError) as error:
         sentence = explain(error)

@@ -7,14 +7,13 @@ there, the table and the picture go to results/figures/, and so does what they p
 """
 
 import argparse
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pufferfish_bench.netlab import bits_per_second
-from pufferfish_bench.records import EPOCHS, RUN, read_json
+from pufferfish_bench.records import RUN, keep, read_json
 from pufferfish_bench.report import breakdown, whatif
 from pufferfish_bench.speech import spoken_errors
 
@@ -93,18 +92,11 @@ def recorded() -> list[str]:
     """All cells that were ever done, as LABEL=FOLDER: the fewest hosts first, the largest caps first, methods in their order."""
     order = list(METHODS)
     found = []
-    for folder in RECORDS.glob("*"):
+    for folder in RECORDS.glob("*-*hosts-*"):
         method, hosts, cap = folder.name.rsplit("-", 2)
         if method in order and done(folder):
             found.append((int(hosts.removesuffix("hosts")), -bits_per_second(cap), order.index(method), f"{method}={folder}"))
     return [words for *_, words in sorted(found)]
-
-
-def keep(run: Path, folder: Path) -> None:
-    """The record of a run without its weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in (RUN, EPOCHS):
-        shutil.copy(run / file, folder / file)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ def draw_curves(axes: Axes, found: Outcome, trained: Sequence[str], curves: Mapp
 
 
 def several_epochs(found: Outcome, trained: Sequence[str]) -> dict[str, Curve]:
-    """The curves of the cells that trained for more than one epoch."""
+    """The curves of the cells that trained for more than one epoch; none if they have no metric in common."""
+    if len({found.records[name][0].run["summary"]["metric"] for name in trained}) > 1:
+        return {}
     curves = {name: curve(found.records[name]) for name in trained}
     return {name: points for name, points in curves.items() if len(points[0]) > 1}
 

@@ -81,8 +81,9 @@ class Outcome:
         runs = [record.run for records in self.records.values() for record in records]
         if not runs:
             return []
-        commits = {(run.get("commit") or "unknown")[:12] + " with changes" * bool(run.get("dirty")) for run in runs}
-        used = {machine(run) + workers(run) for run in runs if "hardware" in run}
+        parts = [part for run in runs for part in conditions(run)]
+        commits = {(part.get("commit") or "unknown")[:12] + " with changes" * bool(part.get("dirty")) for part in parts}
+        used = {machine(part) + workers(part) for part in parts if "hardware" in part}
         days = sorted(run["finished"][:10] for run in runs)
         return [
             f"profile {self.table.profile}",
@@ -92,8 +93,13 @@ class Outcome:
         ]
 
 
+def conditions(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A run as it began, and as it was after each resume: on other code, perhaps, or on another machine."""
+    return [run, *({**run, **resumed} for resumed in run.get("resumed", ()))]
+
+
 def machine(run: Mapping[str, Any]) -> str:
-    """What a run was made on."""
+    """What a run, or a part of it, was made on."""
     hardware = run.get("hardware", {})
     threads = hardware.get("threads")
     counted = f", {threads} thread{'s' * (threads != 1)}" if threads else ""
@@ -106,7 +112,7 @@ def workers(run: Mapping[str, Any]) -> str:
 
 
 def machines(records: Iterable[Record]) -> set[str]:
-    return {machine(record.run) for record in records if "hardware" in record.run}
+    return {machine(part) for record in records for part in conditions(record.run) if "hardware" in part}
 
 
 def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcome:
@@ -124,10 +130,9 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
     claims = []
     for relation in table.relations:
         of, than = (samples[end, relation.quantity] for end in (relation.of, relation.than))
-        margin = relation.margin * (than.mean if relation.margin_is_share and than else 1.0)
-        judgement = verdicts.of_relation(of, relation.direction, than, margin=margin)
+        judgement = verdicts.of_relation(of, relation.direction, than, margin=relation.margin, share=relation.margin_is_share)
         asked = quantity(relation.quantity)
-        if asked.is_time and of and than and machines(found[relation.of]) != machines(found[relation.than]):
+        if asked.is_time and of and than and len(machines([*found[relation.of], *found[relation.than]])) > 1:
             judgement = replace(judgement, verdict=verdicts.TWO_MACHINES, p=None)
         claims.append(Claim(relation, asked, papers_own(relation, table, numbers), judgement))
     return Outcome(table, found, tuple(figures), tuple(claims))

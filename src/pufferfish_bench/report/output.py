@@ -23,19 +23,24 @@ class Sheet:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    reading: str = ""  # how tables of this kind are read
 
     def show(self, console: Console) -> None:
         table = tables.table(*map(escape, self.columns), title=escape(self.title))
         for row in self.rows:
             table.add_row(*map(escape, row))
         tables.show(table, console)
-        if self.note:
-            console.print(f"{self.note}\n", highlight=False, markup=False, soft_wrap=True)
+        if self.words:
+            console.print(f"{self.words}\n", highlight=False, markup=False, soft_wrap=True)
+
+    @property
+    def words(self) -> str:
+        return f"{self.note} {self.reading}".strip()
 
     def markdown(self) -> str:
         rule = [":--", *["--:"] * (len(self.columns) - 1)]
         lines = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in (self.columns, rule, *self.rows)]
-        note = [self.note, ""] if self.note else []
+        note = [self.words, ""] if self.words else []
         return "\n".join([f"## {self.title}", "", *(f"| {line} |" for line in lines), "", *note])
 
 

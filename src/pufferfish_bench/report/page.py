@@ -21,9 +21,9 @@ UNITS = {"": 1.0, "x": 1.0, "M": 1e6, "G": 1e9}
 
 
 def page(parts: Sequence[tuple[str, Sequence[Sheet], Outcome]], pictures: Mapping[str, Sequence[bytes]], results: Path) -> str:
-    """The page for the results folder; links to records are relative to it. What sheets have to say is said once, above them."""
+    """The page for the results folder; links to records are relative to it. How to read the tables is said once, above them."""
     profile = parts[0][2].table.profile
-    notes = dict.fromkeys(sheet.note.replace("`", "") for _, sheets, _ in parts for sheet in sheets if sheet.note)
+    notes = dict.fromkeys(sheet.reading.replace("`", "") for _, sheets, _ in parts for sheet in sheets if sheet.reading)
     links = "".join(f'<a href="#{found.table.name}">{escape(number)}</a>' for number, _, found in parts)
     sections = "".join(section(sheets, found, pictures[found.table.name], results) for _, sheets, found in parts)
     return (
@@ -41,7 +41,7 @@ def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], 
     """One table or figure of the paper: its tables, and its pictures beside them."""
     title, *others = sheets
     beside = [seeds(found.records[figure.cell.name], results) for figure in found.figures]
-    tables = [table(title, beside)]
+    tables = [table(title, beside) + (f'<p class="note">{escape(title.note)}</p>\n' if title.note else "")]
     tables += [f"<h3>{escape(sheet.title)}</h3>\n{table(sheet, [''] * len(sheet.rows))}" for sheet in others]
     plots = [
         f'<div class="plot"><img alt="{escape(found.table.title)}" '

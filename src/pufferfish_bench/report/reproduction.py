@@ -77,10 +77,9 @@ def number(name: str) -> str:
 def sheets(found: Outcome) -> list[Sheet]:
     """The figures of a table, and what the paper claims of them."""
     title = f"{number(found.table.name)}: {found.table.title}"
-    note = f"{READING} {found.table.note}".strip()
-    shown = [Sheet(title, COLUMNS, [figure_words(figure) for figure in found.figures], note)]
+    shown = [Sheet(title, COLUMNS, [figure_words(figure) for figure in found.figures], found.table.note, READING)]
     if found.claims:
-        shown.append(Sheet("Relations", RELATION_COLUMNS, [claim_words(claim) for claim in found.claims], RELATIONS_READING))
+        shown.append(Sheet("Relations", RELATION_COLUMNS, [claim_words(claim) for claim in found.claims], "", RELATIONS_READING))
     return shown
 
 
@@ -97,7 +96,9 @@ def claims(there: Sequence[Outcome]) -> Sheet:
         for claim in found.claims
         if claim.judgement.verdict != verdicts.NOT_RUN
     ]
-    return Sheet("What the paper claims", ("", *RELATION_COLUMNS), judged, RELATIONS_READING)
+    sources = [f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in there if found.claims]
+    note = f"From the records. {'. '.join(sources)}."
+    return Sheet("What the paper claims", ("", *RELATION_COLUMNS), judged, note, RELATIONS_READING)
 
 
 def rows(found: Outcome) -> list[dict[str, Any]]:

@@ -44,7 +44,8 @@ def draw_scaling(found: Outcome, trained: Sequence[str]) -> Figure:
     workers = sorted({number for points in lines.values() for number, _ in points})
     for position, (line, points) in enumerate(lines.items()):
         plot(time, points, label=line, **charts.look(position))
-        gain.plot(*zip(*speedups(points), strict=True), label=line, **charts.look(position))
+        if points[0][0] == workers[0]:
+            gain.plot(*zip(*speedups(points), strict=True), label=line, **charts.look(position))
     gain.plot(workers, [number / workers[0] for number in workers], ":", color=charts.GREY, label="as many times as workers")
     time.set_ylim(bottom=0)
     name_figure(time, found, trained)

@@ -75,17 +75,21 @@ class Judgement:
     seeds: tuple[int, int] = (0, 0)
 
 
-def of_relation(of: Sample | None, direction: str, than: Sample | None, *, margin: float = 0.0) -> Judgement:
-    """Whether the claim holds, the opposite does, or the samples cannot be told apart; the first is granted a margin."""
+def of_relation(of: Sample | None, direction: str, than: Sample | None, *, margin: float = 0.0, share: bool = False) -> Judgement:
+    """Whether the claim holds, the opposite does, or the samples cannot be told apart.
+
+    The first is granted a margin, or a share of the second: p is of the test with it, ratio and difference are without.
+    """
     if of is None or than is None:
         return Judgement(NOT_RUN, seeds=(size(of), size(than)))
     difference, seeds = of.mean - than.mean, (size(of), size(than))
     ratio = than.mean / of.mean if of.mean else None
     granted = margin if direction == "higher" else -margin
-    found = welch.test([value + granted for value in of.values], than.values)
+    line = [value * (1 - granted) if share else value - granted for value in than.values]  # that the first must pass
+    found = welch.test(of.values, line)
     if found is None:
         return Judgement(FEW if min(seeds) < 2 else NO_SPREAD, ratio, difference, None, seeds)
-    as_claimed = HOLDS if (difference + granted > 0) == (direction == "higher") else OPPOSITE
+    as_claimed = HOLDS if (found.t > 0) == (direction == "higher") else OPPOSITE
     return Judgement(as_claimed if found.p < LEVEL else ALIKE, ratio, difference, found.p, seeds)
 
 

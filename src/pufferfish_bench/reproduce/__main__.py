@@ -16,12 +16,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pufferfish_bench import main as command_line
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import reproduction
 from pufferfish_bench.reproduce import jobs, probe
-from pufferfish_bench.speech import spoken_errors
+from pufferfish_bench.speech import explain, spoken_errors
 from pufferfish_bench.table import PaperTable
 
 RESULTS = Path("results")
@@ -58,7 +57,7 @@ def do_all(missing: Sequence[jobs.Job], console: Console, failed: list[str]) -> 
         try:
             done = jobs.do(job)
         except (InputError, OSError) as error:
-            say(Console(stderr=True), f"error: {command_line.explain(error) or error}")
+            say(Console(stderr=True), f"error: {explain(error) or error}")
             done = False
         if not done:
             failed.append(job.name)
@@ -108,6 +107,6 @@ if __name__ == "__main__":
     with spoken_errors():
         try:
             sys.exit(main(sys.argv[1:]))
-        except (jobs.Stop, KeyboardInterrupt):
+        except (jobs.Stop, KeyboardInterrupt) as stop:
             say(Console(stderr=True), "stopped; the same command goes on from here")
-            sys.exit(128 + signal.SIGINT)
+            sys.exit(128 + (stop.signal if isinstance(stop, jobs.Stop) else signal.SIGINT))

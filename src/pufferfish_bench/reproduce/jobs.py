@@ -1,7 +1,6 @@
 """The runs of a table: which they are, whether they are done, and how one is done and its record kept."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pufferfish_bench import main as command_line
 from pufferfish_bench import run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.netlab import bits_per_second
-from pufferfish_bench.records import EPOCHS, RUN, now, read_json, write_json
+from pufferfish_bench.records import RUN, keep, now, read_json, write_json
 from pufferfish_bench.table import Cell, PaperTable
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -105,22 +104,31 @@ def command(job: Job) -> list[str]:
 class Stop(Exception):
     """Somebody asked us to stop, and the run has done so."""
 
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.signal = number
+
 
 def attend(words: Sequence[str], seconds: float | None = None, **streams: Any) -> int:
-    """Run a command to its end. It alone hears of a wish to stop, once, and is given the time for its checkpoint.
+    """Run a command to its end. A wish to stop is passed on to it, and it is given the time for its checkpoint.
 
     After `seconds` it is asked to end, so that it can end what it has started, and TimeoutExpired is raised.
     """
-    child = subprocess.Popen(words, start_new_session=True, **streams)
+    child: subprocess.Popen | None = None
     received: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
         received.append(number)
-        child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        if child:
+            child.send_signal(asked(number))
 
-    before = {number: signal.signal(number, pass_on) for number in STOPS}
+    heard = [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, pass_on) for number in heard}
     late = None
     try:
+        child = subprocess.Popen(words, start_new_session=True, **streams)
+        if received:  # while it was being started
+            child.send_signal(asked(received[0]))
         code = child.wait(seconds)
     except subprocess.TimeoutExpired as error:
         late = error
@@ -131,10 +139,15 @@ def attend(words: Sequence[str], seconds: float | None = None, **streams: Any) -
         for number, handler in before.items():
             signal.signal(number, handler)
     if received:
-        raise Stop
+        raise Stop(received[0])
     if late:
         raise late
     return code
+
+
+def asked(number: int) -> int:
+    """The signal by which a run is asked to stop."""
+    return signal.SIGTERM if number == signal.SIGHUP else number
 
 
 def end(child: subprocess.Popen) -> None:
@@ -164,10 +177,7 @@ def train(job: Job) -> bool:
     """Train what a job wants, unless another table has had it done, and keep the record."""
     if not finished(job) and attend(command(job)):
         return False
-    job.record.mkdir(parents=True, exist_ok=True)
-    for file in (EPOCHS, RUN):  # run.json last: it is what says that a record is there
-        shutil.copy(job.directory / file, job.record / (file + ".part"))
-        (job.record / (file + ".part")).replace(job.record / file)
+    keep(job.directory, job.record)
     return True
 
 

@@ -25,7 +25,7 @@ def probe(job: Job) -> float | str:
             return f"{STEPS} steps take more than {PATIENCE} s"
         except OSError as error:
             return str(error)
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, KeyError, TypeError):  # nothing, or something else
             complained.seek(0)
             return reason(complained.read())
 
