@@ -20,12 +20,19 @@ NUMBER = re.compile(r"([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?) ?(x|[MG]|)(?: ± .*)?") 
 UNITS = {"": 1.0, "x": 1.0, "M": 1e6, "G": 1e9}
 
 
-def page(parts: Sequence[tuple[str, Sequence[Sheet], Outcome]], pictures: Mapping[str, Sequence[bytes]], results: Path) -> str:
+def page(
+    claims: Sheet,
+    parts: Sequence[tuple[str, Sequence[Sheet], Outcome]],
+    pictures: Mapping[str, Sequence[bytes]],
+    results: Path,
+) -> str:
     """The page for the results folder; links to records are relative to it. How to read the tables is said once, above them."""
     profile = parts[0][2].table.profile
     notes = dict.fromkeys(sheet.reading.replace("`", "") for _, sheets, _ in parts for sheet in sheets if sheet.reading)
-    links = "".join(f'<a href="#{found.table.name}">{escape(number)}</a>' for number, _, found in parts)
-    sections = "".join(section(sheets, found, pictures[found.table.name], results) for _, sheets, found in parts)
+    links = '<a href="#claims">All claims</a>' * bool(claims.rows)
+    links += "".join(f'<a href="#{found.table.name}">{escape(number)}</a>' for number, _, found in parts)
+    sections = f'<section id="claims">\n<h2>{escape(claims.title)}</h2>\n{table(claims)}</section>\n' * bool(claims.rows)
+    sections += "".join(section(sheets, found, pictures[found.table.name], results) for _, sheets, found in parts)
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -42,7 +49,7 @@ def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], 
     title, *others = sheets
     beside = [seeds(found.records[figure.cell.name], results) for figure in found.figures]
     tables = [table(title, beside) + (f'<p class="note">{escape(title.note)}</p>\n' if title.note else "")]
-    tables += [f"<h3>{escape(sheet.title)}</h3>\n{table(sheet, [''] * len(sheet.rows))}" for sheet in others]
+    tables += [f"<h3>{escape(sheet.title)}</h3>\n{table(sheet)}" for sheet in others]
     plots = [
         f'<div class="plot"><img alt="{escape(found.table.title)}" '
         f'src="data:image/svg+xml;base64,{base64.b64encode(picture).decode()}"></div>\n'
@@ -55,11 +62,11 @@ def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], 
     )
 
 
-def table(sheet: Sheet, beside: Sequence[str]) -> str:
+def table(sheet: Sheet, beside: Sequence[str] | None = None) -> str:
     """A sheet as HTML; `beside` is put beside the first word of each row."""
     head = "".join(f'<th scope="col"><button>{escape(column)}</button></th>' for column in sheet.columns)
     lines = []
-    for (first, *rest), extra in zip(sheet.rows, beside, strict=True):
+    for (first, *rest), extra in zip(sheet.rows, beside or [""] * len(sheet.rows), strict=True):
         cells = "".join(cell(column, word) for column, word in zip(sheet.columns[1:], rest, strict=True))
         lines.append(f'<tr><td data-value="{escape(first)}">{escape(first)}{extra}</td>{cells}</tr>\n')
     return f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{"".join(lines)}</tbody></table></div>\n'

@@ -98,7 +98,7 @@ def claims(there: Sequence[Outcome]) -> Sheet:
     ]
     sources = [f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in there if found.claims]
     note = f"From the records. {'. '.join(sources)}."
-    return Sheet("What the paper claims", ("", *RELATION_COLUMNS), judged, note, RELATIONS_READING)
+    return Sheet("What the paper claims", ("table", *RELATION_COLUMNS), judged, note, RELATIONS_READING)
 
 
 def rows(found: Outcome) -> list[dict[str, Any]]:
@@ -169,7 +169,9 @@ def main(words: Sequence[str]) -> None:
             drawn[found.table.name] = [
                 made.with_name(made.name + ".svg").read_bytes() for made in pictures.draw(found, out, console)
             ]
-        text = page.page([(number(found.table.name), sheets(found), found) for found in there], drawn, given.results)
+        text = page.page(
+            claims(there), [(number(found.table.name), sheets(found), found) for found in there], drawn, given.results
+        )
         output.write(given.results / "tables" / given.profile / "claims", {".md": claims(there).markdown()}, console)
         output.write(given.results / f"report-{given.profile}", {".html": text}, console)
         for found in asked:
