@@ -1,11 +1,13 @@
 """The files in conf/table: all that they name is there, and what is read is what is written."""
 
 import functools
+import inspect
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.utils import get_method
 
 from pufferfish_bench import main, table
 from pufferfish_bench.errors import InputError
@@ -50,6 +52,21 @@ def test_every_cell_is_a_run_that_exists_and_no_two_are_the_same(name: str):
     trained = [cell for cell in table.read(name, "cpu").cells if cell.kind != "describe"]
     directories = [identify((*cell.overrides, f"workers={cell.workers}")) for cell in trained]
     assert len(set(directories)) == len(trained)
+
+
+@pytest.mark.parametrize("profile", table.PROFILES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_data_set_takes_the_settings_that_a_cell_gives_it(name: str, profile: str):
+    for cell in table.read(name, profile).cells:
+        if cell.kind != "describe":
+            takes(cell.overrides)
+
+
+@functools.cache
+def takes(overrides: tuple[str, ...]) -> None:
+    ((_, settings),) = main.identify(overrides, [1])
+    given = {key: value for key, value in settings["dataset"].items() if key not in ("_target_", *main.FOR_OTHERS)}
+    inspect.signature(get_method(settings["dataset"]["_target_"])).bind_partial(**given)
 
 
 @pytest.mark.parametrize("name", NAMES)
