@@ -38,6 +38,14 @@ def test_the_report_makes_all_published_files_anew_byte_for_byte(tmp_path: Path,
     assert [name for name in sorted(made) if (results / name).read_bytes() != (REPOSITORY / "results" / name).read_bytes()] == []
 
 
+def test_the_readme_quotes_the_claims_as_the_report_has_them():
+    lines = (REPOSITORY / "README.md").read_text().splitlines()
+    quoted = [line for line in lines if line.startswith(("| Table ", "| Figure "))]
+    judged = (REPOSITORY / "results" / "tables" / "cpu" / "claims.md").read_text().splitlines()
+    assert len(quoted) > 10
+    assert set(quoted) <= set(judged)
+
+
 def test_every_record_is_of_committed_code_and_every_run_is_finished():
     published = [REPOSITORY / "results" / name for name in committed()]
     records = [path for path in published if path.name == RUN or path.parent.name == "bench"]
