@@ -1,6 +1,7 @@
 """What several tests share: real processes, real data, and the smallest task and model that could fail."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -24,6 +25,10 @@ hypothesis.settings.load_profile("project")
 # The nets are tiny: a second thread would only wait for a core, in this process and in those that it starts.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Whoever runs us in the background has these two ignored, and so would the processes that the tests mean to stop with them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 REPOSITORY = Path(__file__).parents[1]
 Command = Callable[..., subprocess.CompletedProcess]
