@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from pufferfish_bench import table
 from pufferfish_bench.bench import lab
 from pufferfish_bench.records import RUN, read_json
 from pufferfish_bench.report import complexity, reproduction
 from pufferfish_bench.report.outcome import conditions
+from pufferfish_bench.reproduce import jobs
 from tests.conftest import REPOSITORY
 
 RECORDS = ("records", "lab", "paper", "bench")  # what is not made from something else
@@ -44,6 +46,17 @@ def test_the_readme_quotes_the_claims_as_the_report_has_them():
     judged = (REPOSITORY / "results" / "tables" / "cpu" / "claims.md").read_text().splitlines()
     assert len(quoted) > 10
     assert set(quoted) <= set(judged)
+
+
+def test_every_record_is_of_its_cell_as_the_tables_file_has_it_now():
+    folder = REPOSITORY / "results" / "records"
+    records = {REPOSITORY / "results" / name for name in committed() if name.startswith("records/") and name.endswith(RUN)}
+    seeds = max(int(path.parent.name.removeprefix("seed")) for path in records)
+    for name in {path.parts[-4] for path in records}:
+        kept = [job for job in jobs.jobs_of(table.read(name, "cpu"), seeds, folder) if job.record / RUN in records]
+        assert [job.name for job in kept if not job.done] == []
+        records -= {job.record / RUN for job in kept}
+    assert records == set()  # of a cell that is no more
 
 
 def test_every_record_is_of_committed_code_and_every_run_is_finished():

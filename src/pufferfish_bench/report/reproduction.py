@@ -169,10 +169,10 @@ def main(words: Sequence[str]) -> None:
             drawn[found.table.name] = [
                 made.with_name(made.name + ".svg").read_bytes() for made in pictures.draw(found, out, console)
             ]
-        text = page.page(
-            claims(there), [(number(found.table.name), sheets(found), found) for found in there], drawn, given.results
-        )
-        output.write(given.results / "tables" / given.profile / "claims", {".md": claims(there).markdown()}, console)
+        judged = claims(there)
+        parts = [(number(found.table.name), sheets(found), found) for found in there]
+        text = page.page(judged, parts, drawn, given.results)
+        output.write(given.results / "tables" / given.profile / "claims", {".md": judged.markdown()}, console)
         output.write(given.results / f"report-{given.profile}", {".html": text}, console)
         for found in asked:
             for sheet in sheets(found):
