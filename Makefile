@@ -8,7 +8,7 @@ DEMO := model=resnet18 profile=smoke epochs=8 warmup_epochs=2 schedule.milestone
 # of tables and figures: every file in conf/table is a target
 PROFILE ?= cpu
 REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
-REPRODUCE = $(BIN)/python -m pufferfish_bench.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(CONFIRM),--confirm) \
+REPRODUCE = $(BIN)/python -m pufferfish_bench.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
             $(if $(filter 0,$(PROBE)),--no-probe) $(foreach pattern,$(CELLS),--cells '$(pattern)')
 # the tables of architectures: nothing is trained
 table11: MODEL := vgg19

@@ -122,6 +122,19 @@ def test_the_number_of_workers_in_a_name_is_no_part_of_the_label(tmp_path: Path)
     assert {run.label for run in runs} == {"net-pufferfish-cpu"}
 
 
+def test_bars_are_of_a_step_where_epochs_are_not_equally_long(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    step, steps = sum(COMPUTING.values()), {"two": 10, "four": 10, "long": 12}
+    directories = {name: write_run(tmp_path / name, workers=4 if name == "four" else 2, steps=steps[name]) for name in steps}
+
+    def drawn(*names: str) -> tuple[str, float]:
+        first, *_ = breakdown.bars(measured.read([f"{name}={directories[name]}" for name in names])).axes
+        return first.get_ylabel(), max(bar.get_y() + bar.get_height() for bar in first.patches)
+
+    assert drawn("two") == ("seconds an epoch", pytest.approx(10 * step))
+    assert drawn("two", "long") == drawn("two", "four") == ("seconds a step", pytest.approx(step))
+
+
 def test_one_rank_is_its_own_slowest_and_fastest(tmp_path: Path):
     directory = write_run(tmp_path / "run", earlier=[of_phase("warmup", 8.0)])
     (run,) = measured.read([str(directory)], phase="warmup")

@@ -16,8 +16,10 @@ import torch
 from rich.console import Console
 
 from pufferfish_bench import checkpoints
-from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
+from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows, write_json
 from pufferfish_bench.report import compare, describe, warmup
+from pufferfish_bench.report.measured import load
+from pufferfish_bench.report.quantities import in_all
 from tests.conftest import REPOSITORY, Command
 from tests.reported import write_record
 
@@ -335,6 +337,13 @@ def test_missing_data_gets_a_sentence(invoke: Command, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_data_variable_is_none(invoke: Command, monkeypatch: pytest.MonkeyPatch):
+    without = invoke("dataset=cifar10").stderr
+    monkeypatch.setenv("PUFFERFISH_DATA", "")
+    assert invoke("dataset=cifar10").stderr == without
+    assert "data/cifar-10-batches-py" in without
+
+
 def test_a_loss_that_diverges_in_the_last_step_of_an_epoch_spoils_neither_record_nor_checkpoint(invoke: Command, tmp_path: Path):
     one_step = ("batch_size=400", "schedule.learning_rate=1e30")
     refused = invoke(*SMALL, *one_step, "run_dir=run")
@@ -389,6 +398,21 @@ def test_runs_are_compared_in_a_table(invoke: Command, tmp_path: Path, capsys: p
         summary = read_json(tmp_path / "runs" / method / RUN)["summary"]
         assert f"{summary['parameters']:,}" in table
         assert f"files: runs/{method}" in table
+    times = [in_all(*load(tmp_path / "runs" / method)) for method in ("vanilla", "pufferfish")]
+    assert ("1.00x" in table, f"{times[1] / times[0]:.2f}x" in table) == (True, True)
+
+
+def test_an_unfinished_first_run_is_no_measure_of_the_others(invoke: Command, tmp_path: Path, capsys: pytest.CaptureFixture):
+    invoke(*QUICK)
+    record = read_json(tmp_path / "run" / RUN)
+    del record["summary"]
+    (tmp_path / "begun").mkdir()
+    write_json(tmp_path / "begun" / RUN, record)
+    capsys.readouterr()
+    compare.main(["begun", "run"])
+    table = capsys.readouterr().out
+    assert "not finished" in table
+    assert "1.00x" not in table
 
 
 def test_what_cannot_be_compared_gets_a_sentence_and_code_2(tmp_path: Path, refused: Callable):

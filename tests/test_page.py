@@ -16,6 +16,7 @@ import pytest
 from pufferfish_bench import table
 from pufferfish_bench.report import page, reproduction, verdicts
 from pufferfish_bench.report.output import Sheet
+from tests.conftest import REPOSITORY
 from tests.reported import ablation, report, write_cell, write_counted
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -185,3 +186,21 @@ def test_on_a_wide_screen_pictures_stand_beside_their_table(tmp_path: Path, with
     assert seen["plots"][0]["left"] >= seen["tables"][0]["right"]
     assert seen["plots"][0]["top"] == pytest.approx(seen["tables"][0]["top"], abs=5)
     assert all(plot["right"] <= 1280 for plot in seen["plots"])
+
+
+@in_browser
+def test_the_published_page_shows_its_claims_and_pictures(tmp_path: Path):
+    results = REPOSITORY / "results"
+    seen = asked(
+        (results / "report-cpu.html").read_text(),
+        """
+      return { claims: [...document.querySelectorAll("#claims tbody tr")].map(row => row.cells.length),
+        sections: [...document.querySelectorAll("section")].map(section => section.id),
+        pictures: [...document.images].map(image => image.naturalWidth) };""",
+        tmp_path,
+    )
+    judged = (results / "tables/cpu/claims.md").read_text().splitlines()
+    assert len(seen["claims"]) == sum(line.startswith(("| Table ", "| Figure ")) for line in judged)
+    assert seen["sections"] == ["claims", *(name for name in table.names() if (results / "records/cpu" / name).is_dir())]
+    assert len(seen["pictures"]) > 10
+    assert all(width > 0 for width in seen["pictures"])  # a picture that cannot be read has none

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from pufferfish_bench import main, table
+from pufferfish_bench import main, processors, table
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows, write_json
 from pufferfish_bench.reproduce import __main__ as reproducer
@@ -165,9 +165,22 @@ def test_a_probe_says_how_long_and_leaves_nothing(tmp_path: Path):
 
 def test_a_probe_of_several_workers_ends_well_on_all_of_them(tmp_path: Path):
     (job,) = jobs.jobs_of(tiny(one={"overrides": [*TINY, "dataset.train_images=256"], "workers": 2}), 1, tmp_path)
-    tried = subprocess.run([*jobs.command(job), "probe_steps=2"], capture_output=True, text=True, timeout=300)
+    words, environment = [*jobs.command(job), "probe_steps=2"], jobs.surroundings(job)
+    tried = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
     assert tried.returncode == 0, tried.stderr
+    assert "OMP_NUM_THREADS" not in tried.stderr  # torchrun warns where it has to choose the threads itself
     assert json.loads(tried.stdout.splitlines()[-1])["steps"] == 4  # of two epochs
+
+
+def test_workers_share_the_cores_unless_the_user_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    alone, many = (jobs.jobs_of(tiny(one={"overrides": TINY, "workers": count}), 1, tmp_path)[0] for count in (1, 3))
+    monkeypatch.setattr(processors, "cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert "OMP_NUM_THREADS" not in jobs.surroundings(alone)
+    assert jobs.surroundings(many)["OMP_NUM_THREADS"] == "2"
+    assert processors.environment(9)["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert jobs.surroundings(many)["OMP_NUM_THREADS"] == "5"
 
 
 def test_an_estimate_counts_what_tables_share_once_and_names_what_it_cannot_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

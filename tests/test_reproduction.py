@@ -109,6 +109,18 @@ def test_times_of_two_machines_are_not_set_against_each_other(tmp_path: Path):
     assert read(tmp_path, "table6").claims[1].judgement.verdict == verdicts.TWO_MACHINES
 
 
+def test_runs_on_other_data_are_not_set_against_each_other(tmp_path: Path):
+    for cell, images in (("vanilla", 50_000), ("pufferfish", 15_000)):
+        for seed in (1, 2, 3):
+            settings = {"name": f"{cell}{seed}", "batch_size": 32, "dataset": {"train_images": images, "seed": seed}}
+            write_record(tmp_path / f"records/cpu/table4/vgg19_{cell}_fp32/seed{seed}", values=(50 + seed,), settings=settings)
+            settings["dataset"]["train_images"] = 15_000
+            write_record(tmp_path / f"records/cpu/table4/resnet18_{cell}_fp32/seed{seed}", values=(50 + seed,), settings=settings)
+    of_vgg, of_resnet, *_ = read(tmp_path, "table4").claims
+    assert of_vgg.judgement.verdict == verdicts.OTHER_DATA
+    assert of_resnet.judgement.verdict == verdicts.UNDECIDED
+
+
 def test_a_run_that_went_on_elsewhere_is_of_both_machines_and_both_commits(tmp_path: Path):
     path = write_record(tmp_path / "records/cpu/table8/low_rank/seed1") / "run.json"
     record = read_json(path)

@@ -1,5 +1,6 @@
 """What is published in results/: all of it comes from the committed records."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ from pufferfish_bench import table
 from pufferfish_bench.bench import lab
 from pufferfish_bench.records import RUN, read_json
 from pufferfish_bench.report import complexity, reproduction
-from pufferfish_bench.report.outcome import conditions
+from pufferfish_bench.report.provenance import sittings_of
 from pufferfish_bench.reproduce import jobs
 from tests.conftest import REPOSITORY
 
@@ -40,6 +41,14 @@ def test_the_report_makes_all_published_files_anew_byte_for_byte(tmp_path: Path,
     assert [name for name in sorted(made) if (results / name).read_bytes() != (REPOSITORY / "results" / name).read_bytes()] == []
 
 
+def test_every_picture_says_what_it_was_made_of():
+    pictures = [name for name in committed() if name.endswith(".svg")]
+    assert len(pictures) > 10
+    for name in pictures:
+        words = " ".join(re.sub("<[^>]*>", " ", (REPOSITORY / "results" / name).read_text()).split())
+        assert re.search(r"From the records: (profile \w+; )?commit [0-9a-f]{12}.* finished 20\d\d-\d\d-\d\d", words), name
+
+
 def test_the_readme_quotes_the_claims_as_the_report_has_them():
     lines = (REPOSITORY / "README.md").read_text().splitlines()
     quoted = [line for line in lines if line.startswith(("| Table ", "| Figure "))]
@@ -52,8 +61,8 @@ def test_every_record_is_of_its_cell_as_the_tables_file_has_it_now():
     folder = REPOSITORY / "results" / "records"
     records = {REPOSITORY / "results" / name for name in committed() if name.startswith("records/") and name.endswith(RUN)}
     seeds = max(int(path.parent.name.removeprefix("seed")) for path in records)
-    for name in {path.parts[-4] for path in records}:
-        kept = [job for job in jobs.jobs_of(table.read(name, "cpu"), seeds, folder) if job.record / RUN in records]
+    for profile, name in {path.parts[-5:-3] for path in records}:
+        kept = [job for job in jobs.jobs_of(table.read(name, profile), seeds, folder) if job.record / RUN in records]
         assert [job.name for job in kept if not job.done] == []
         records -= {job.record / RUN for job in kept}
     assert records == set()  # of a cell that is no more
@@ -65,5 +74,5 @@ def test_every_record_is_of_committed_code_and_every_run_is_finished():
     assert len(records) > 30
     for path in records:
         record = read_json(path)
-        assert all(part["commit"] and part["dirty"] is False for part in conditions(record)), path
+        assert all(part["commit"] and part["dirty"] is False for part in sittings_of(record)), path
         assert path.name != RUN or "finished" in record, path

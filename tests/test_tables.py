@@ -3,6 +3,8 @@
 import functools
 import inspect
 import re
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +139,25 @@ def test_what_is_not_known_is_named_with_what_is(tmp_path: Path):
         table.read("table4", "gpu")
     with pytest.raises(InputError, match=r"no table4_cifar10\.vgg20"):
         table.paper_number(NUMBERS, "table4_cifar10.vgg20")
+
+
+def words_of(*arguments: str) -> list[str]:
+    """The words by which make would run a target."""
+    planned = subprocess.run(["make", "-n", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True, check=True)
+    last = planned.stdout.replace("\\\n", " ").split("pufferfish_bench.reproduce ")[-1]
+    return shlex.split(last.splitlines()[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_and_figure_is_a_target(name: str):
+    assert words_of(name) == ["--profile", "cpu", name]
+
+
+def test_what_make_is_told_reaches_the_runner():
+    told = words_of("table4", "PROFILE=paper", "SEEDS=2", "CONFIRM=1", "PROBE=0", "CELLS=*fp32 vgg*")
+    assert " ".join(told) == "--profile paper --seeds 2 --confirm --no-probe --cells *fp32 --cells vgg* table4"
+    assert words_of("table4", "PROFILE=paper", "CONFIRM=0", "PROBE=1") == ["--profile", "paper", "table4"]
+
+
+def test_all_tables_and_all_figures_are_targets_too():
+    assert {name for target in ("tables", "figures") for name in words_of(target)[2:]} == set(NAMES)

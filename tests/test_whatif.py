@@ -30,7 +30,7 @@ def method(label: str = "method", *, messages: tuple = VANILLA, workers: int = 2
         overlapped=False,
         label=label, directory=Path(label), name=label, phase="train", workers=workers, hosts=None, cap=None,
         batch_size=batch_size, steps=10, timed_steps=8, seconds=seconds, slowest=seconds, fastest=seconds, bytes_sent=0.0,
-        messages=messages, links={}, threads_a_core=None, commit=None, device="a processor",
+        messages=messages, links={}, threads_a_core=None, record={},
     )  # fmt: skip
 
 

@@ -59,11 +59,6 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def free_memory(root: Path = Path("/")) -> int:
     """Memory that can still be had, in bytes: the system's, or what is left of a container's limit if that is less."""
     left = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]

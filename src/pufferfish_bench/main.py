@@ -255,6 +255,8 @@ def describe() -> None:
 
 def start(command: Callable[[], None]) -> None:
     speak_up()
+    if not os.environ.get("PUFFERFISH_DATA"):
+        os.environ.pop("PUFFERFISH_DATA", None)  # an empty one is none, and not the current folder
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
     with spoken_errors(), config_errors():
         command()

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from pufferfish_bench import processors
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.namespaces import INTERFACE, Lab
 
@@ -133,12 +134,10 @@ def training(lab: Lab, host: int, processes: int, overrides: Sequence[str]) -> l
 
 
 def environment(lab: Lab, processes: int) -> dict[str, str]:
-    """What the programs are told; the first two can be set from outside."""
-    threads = max(1, len(os.sched_getaffinity(0)) // (lab.hosts * processes))
+    """What the programs are told; what stands before the environment of this process can be set from outside."""
     return {
-        "OMP_NUM_THREADS": str(threads),
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # else it warns at each connection that a host has no name
-        **os.environ,
+        **processors.environment(lab.hosts * processes),
         "GLOO_SOCKET_IFNAME": INTERFACE,
         "CUDA_VISIBLE_DEVICES": "",  # the hosts would share a GPU, and NCCL would go past the links
         "MASTER_ADDR": lab.address(0),

@@ -45,7 +45,7 @@ class Relation:
     direction: str
     than: str
     margin: float  # that the first is granted, of ours: "as accurate, to a point"
-    margin_is_share: bool  # of the second's mean
+    margin_is_share: bool  # of what the second has
     ratio: str | None  # where the paper's (than / of) is, if not in its figures of the two
     difference: str | None  # where the paper's (of - than) is, likewise
 

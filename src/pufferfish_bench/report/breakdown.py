@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pufferfish_bench.report import measured, output, units
+from pufferfish_bench.report import measured, output, provenance, units
 from pufferfish_bench.report.measured import PARTS, SECTIONS, Measured
 from pufferfish_bench.report.output import Sheet
 from pufferfish_bench.speech import spoken_errors
@@ -88,15 +88,27 @@ def draw(runs: Sequence[Measured], out: Path, console: Console) -> None:
     from pufferfish_bench.report import charts  # half a second of imports that a table does not need
 
     with charts.style():
-        charts.save(bars(runs), out, console)
+        figure = bars(runs)
+        charts.write_at_foot(figure, f"{steps_behind(runs)} {provenance.sentence(provenance.of([run.record for run in runs]))}")
+        charts.save(figure, out, console)
+
+
+def steps_behind(runs: Sequence[Measured]) -> str:
+    """How much of a run each bar is the mean of."""
+    fewest, most = (choose(run.timed_steps for run in runs) for choose in (min, max))
+    return f"Mean of {most if fewest == most else f'{fewest} to {most}'} timed steps, one run a bar."
 
 
 def bars(runs: Sequence[Measured]) -> "Figure":
-    """A panel for each number of hosts and each cap, a bar for each method, the parts of its epoch on top of one another."""
+    """A panel for each number of hosts and each cap, a bar for each method, the parts of its epoch on top of one another.
+
+    Where the epochs are not equally long, the bars are a step's.
+    """
     from matplotlib.figure import Figure
 
     from pufferfish_bench.report import charts
 
+    alike = len({run.samples for run in runs}) == 1
     panels: dict[tuple, list[tuple[str, list[Measured]]]] = {}  # a row of panels for each number of hosts
     for place, group in groups(runs).items():
         panels.setdefault((group[0].hosts, group[0].workers), []).append((place, group))
@@ -110,7 +122,7 @@ def bars(runs: Sequence[Measured]) -> "Figure":
         axes = figure.add_subplot(down, across, across * row + column + 1)
         base = [0.0] * len(group)
         for part in PARTS:
-            heights = [run.part(part) * run.steps for run in group]
+            heights = [run.part(part) * (run.steps if alike else 1) for run in group]
             axes.bar(range(len(group)), heights, 0.7, bottom=base, color=colours[part], label=part)
             base = [low + height for low, height in zip(base, heights, strict=True)]
         for position, total in enumerate(base):
@@ -127,7 +139,7 @@ def bars(runs: Sequence[Measured]) -> "Figure":
         axes.grid(visible=False, axis="x")
         axes.margins(y=0.12)
         if column == 0:
-            axes.set_ylabel("seconds an epoch")
+            axes.set_ylabel("seconds an epoch" if alike else "seconds a step")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(PARTS) if width > 8 else 2)
     return figure

@@ -21,8 +21,8 @@ COLUMNS = ("run", "parameters", "MACs", "seconds an epoch", "in all", "of the fi
 def compare(directories: Sequence[Path]) -> Table:
     """A table with a row for each run; one that is not finished says so."""
     table = tables.table(*COLUMNS)
-    first = None
-    for directory in directories:
+    first = None  # seconds, if it is finished
+    for place, directory in enumerate(directories):
         record, rows = load(directory)
         try:
             name, summary = record["settings"]["name"], record.get("summary")
@@ -32,7 +32,8 @@ def compare(directories: Sequence[Path]) -> Table:
             if not rows:
                 raise InputError(f"the run in {directory} is finished, but {EPOCHS} is missing or empty")
             seconds = in_all(record, rows)
-            first = first or seconds
+            if place == 0:
+                first = seconds
             metric = summary["metric"]
             table.add_row(
                 name,
@@ -40,7 +41,7 @@ def compare(directories: Sequence[Path]) -> Table:
                 f"{summary['macs']:,}",
                 f"{summary['seconds_per_epoch']:.1f}",
                 f"{seconds:.0f}",
-                f"{seconds / first:.2f}x",
+                f"{seconds / first:.2f}x" if first else "",
                 metric,
                 f"{summary[metric]:.2f}",
                 f"{summary[f'best_{metric}']:.2f}",

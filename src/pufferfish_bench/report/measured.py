@@ -48,8 +48,7 @@ class Measured:
     overlapped: bool  # DDP sends while it computes
     links: Mapping[str, Link]  # by collective, as fitted by the micro-benchmark; empty: not measured
     threads_a_core: float | None  # of all workers, if they share one machine: the lab's hosts do; None: they do not
-    commit: str | None
-    device: str
+    record: Mapping[str, Any]  # all of run.json
 
     @property
     def step_seconds(self) -> float:
@@ -154,8 +153,7 @@ def measured(record: dict[str, Any], rows: list[Row], *, label: str, directory: 
             if kind in network
         },
         threads_a_core=record["world_size"] * hardware["threads"] / hardware["cores"] if shares_machine else None,
-        commit=record.get("commit"),
-        device=hardware.get("device", "an unknown device"),
+        record=record,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, Row, read_json, read_rows
-from pufferfish_bench.report import verdicts
+from pufferfish_bench.report import provenance, verdicts
 from pufferfish_bench.report.quantities import Quantity, quantity
 from pufferfish_bench.report.verdicts import Judgement, Sample
 from pufferfish_bench.run_directory import differences
@@ -77,42 +77,19 @@ class Outcome:
 
     @property
     def provenance(self) -> list[str]:
-        """Commits, machines and days of all records."""
+        """Profile, commits, machines and days of all records."""
         runs = [record.run for records in self.records.values() for record in records]
-        if not runs:
-            return []
-        parts = [part for run in runs for part in conditions(run)]
-        commits = {(part.get("commit") or "unknown")[:12] + " with changes" * bool(part.get("dirty")) for part in parts}
-        used = {machine(part) + workers(part) for part in parts if "hardware" in part}
-        days = sorted(run["finished"][:10] for run in runs)
-        return [
-            f"profile {self.table.profile}",
-            f"commit {', '.join(sorted(commits))}",
-            *([f"on {'; '.join(sorted(used))}"] if used else []),
-            f"finished {days[0]}" + (f" to {days[-1]}" if days[0] != days[-1] else ""),
-        ]
-
-
-def conditions(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A run as it began, and as it was after each resume: on other code, perhaps, or on another machine."""
-    return [run, *({**run, **resumed} for resumed in run.get("resumed", ()))]
-
-
-def machine(run: Mapping[str, Any]) -> str:
-    """What a run, or a part of it, was made on."""
-    hardware = run.get("hardware", {})
-    threads = hardware.get("threads")
-    counted = f", {threads} thread{'s' * (threads != 1)}" if threads else ""
-    return f"{hardware.get('device', 'unknown')}{counted}"
-
-
-def workers(run: Mapping[str, Any]) -> str:
-    count = run.get("world_size", 1)
-    return f", {count} workers" * (count > 1)
+        return [f"profile {self.table.profile}", *provenance.of(runs)] if runs else []
 
 
 def machines(records: Iterable[Record]) -> set[str]:
-    return {machine(part) for record in records for part in conditions(record.run) if "hardware" in part}
+    sittings = [sitting for record in records for sitting in provenance.sittings_of(record.run)]
+    return {provenance.machine(sitting) for sitting in sittings if "hardware" in sitting}
+
+
+def data(record: Record) -> Any:
+    """What a run was trained on."""
+    return without_seeds(record.run["settings"].get("dataset"))
 
 
 def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcome:
@@ -121,18 +98,22 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
     samples = {(cell.name, name): sample(found[cell.name], quantity(name)) for cell in table.cells for name in cell.figures}
     figures = []
     for cell in table.cells:
-        profile = "paper" if cell.kind == "describe" else table.profile
+        counted = cell.kind == "describe"
+        profile = "paper" if counted else table.profile
         used = machines(found[cell.name])
         for name, path in cell.figures.items():
             ours, paper = samples[cell.name, name], paper_number(numbers, path)
-            verdict = verdicts.of_figure(quantity(name), ours, paper, profile=profile, machines=used)
+            verdict = verdicts.of_figure(quantity(name), ours, paper, profile=profile, machines=used, exact=counted)
             figures.append(Figure(cell, name, quantity(name), paper, ours, verdict))
     claims = []
     for relation in table.relations:
         of, than = (samples[end, relation.quantity] for end in (relation.of, relation.than))
         judgement = verdicts.of_relation(of, relation.direction, than, margin=relation.margin, share=relation.margin_is_share)
         asked = quantity(relation.quantity)
-        if asked.is_time and of and than and len(machines([*found[relation.of], *found[relation.than]])) > 1:
+        both = [*found[relation.of], *found[relation.than]]
+        if of and than and any(data(record) != data(both[0]) for record in both):
+            judgement = replace(judgement, verdict=verdicts.OTHER_DATA, p=None)
+        elif of and than and asked.is_time and len(machines(both)) > 1:
             judgement = replace(judgement, verdict=verdicts.TWO_MACHINES, p=None)
         claims.append(Claim(relation, asked, papers_own(relation, table, numbers), judgement))
     return Outcome(table, found, tuple(figures), tuple(claims))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pufferfish_bench import records
-from pufferfish_bench.report import tables
+from pufferfish_bench.report import provenance, tables
 from pufferfish_bench.report.measured import Measured
 
 
@@ -47,8 +47,7 @@ class Sheet:
 def document(title: str, sheets: Sequence[Sheet], runs: Sequence[Measured]) -> str:
     """All sheets as one Markdown page that says what it was made of."""
     sources = [
-        f"- {run.label}: `{run.name}`, phase {run.phase}, {run.timed_steps} timed steps, {run.workers} workers on {run.device}, "
-        f"commit {(run.commit or 'unknown')[:12]}"
+        f"- {run.label}: `{run.name}`, phase {run.phase}, {run.timed_steps} timed steps, {'; '.join(provenance.of([run.record]))}"
         for run in runs
     ]
     return "\n".join([f"# {title}", "", *(sheet.markdown() for sheet in sheets), "## Measured runs", "", *sources, ""])

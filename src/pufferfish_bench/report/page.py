@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from pufferfish_bench.records import RUN
-from pufferfish_bench.report import verdicts
+from pufferfish_bench.report import provenance, verdicts
 from pufferfish_bench.report.outcome import Outcome, Record
 from pufferfish_bench.report.output import Sheet
 from pufferfish_bench.report.page_style import SCRIPT, STYLE
@@ -31,7 +31,8 @@ def page(
     notes = dict.fromkeys(sheet.reading.replace("`", "") for _, sheets, _ in parts for sheet in sheets if sheet.reading)
     links = '<a href="#claims">All claims</a>' * bool(claims.rows)
     links += "".join(f'<a href="#{found.table.name}">{escape(number)}</a>' for number, _, found in parts)
-    sections = f'<section id="claims">\n<h2>{escape(claims.title)}</h2>\n{table(claims)}</section>\n' * bool(claims.rows)
+    judged = f'{table(claims)}<p class="provenance">{escape(claims.note)}</p>'
+    sections = f'<section id="claims">\n<h2>{escape(claims.title)}</h2>\n{judged}\n</section>\n' * bool(claims.rows)
     sections += "".join(section(sheets, found, pictures[found.table.name], results) for _, sheets, found in parts)
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
@@ -58,7 +59,7 @@ def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], 
     return (
         f'<section id="{found.table.name}">\n<h2>{escape(title.title)}</h2>\n'
         f'<div class="beside">\n<div class="tables">{"".join(tables)}</div>\n<div class="plots">{"".join(plots)}</div>\n</div>\n'
-        f'<p class="provenance">From the records: {escape("; ".join(found.provenance))}.</p>\n</section>\n'
+        f'<p class="provenance">{escape(provenance.sentence(found.provenance))}</p>\n</section>\n'
     )
 
 

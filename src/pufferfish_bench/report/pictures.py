@@ -9,7 +9,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from pufferfish_bench.report import breakdown, cell_charts, charts, measured, size_charts, sweep_charts
+from pufferfish_bench.report import breakdown, cell_charts, charts, measured, provenance, size_charts, sweep_charts
 from pufferfish_bench.report.measured import Measured
 from pufferfish_bench.report.outcome import Outcome, Record
 
@@ -25,7 +25,7 @@ def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
         made.append(out.with_name(out.name + ending))
         with charts.style():
             figure = form(found, trained)
-            charts.write_at_foot(figure, f"{over_seeds(figure, found, trained)} From the records: {'; '.join(found.provenance)}.")
+            charts.write_at_foot(figure, f"{over_seeds(figure, found, trained)} {provenance.sentence(found.provenance)}")
             charts.save(figure, made[-1], console)
     return made
 

@@ -20,7 +20,6 @@ class Quantity:
     higher_is_better: bool
     read: Reader
     show: Callable[[float], str]
-    is_count: bool = False
     is_time: bool = False
 
 
@@ -82,9 +81,9 @@ QUANTITIES = {
     "test_ppl": perplexity("test"),
     "val_bleu": percent("val BLEU", "val_bleu"),
     "test_bleu": percent("test BLEU", "test_bleu"),
-    "parameters": Quantity("parameters", False, counted("parameters"), decimals(0), is_count=True),
-    "nonzero_parameters": Quantity("parameters left", False, counted("nonzero_parameters"), decimals(0), is_count=True),
-    "macs": Quantity("MACs, paper's way", False, counted("macs_as_in_paper"), rounded, is_count=True),
+    "parameters": Quantity("parameters", False, counted("parameters"), decimals(0)),
+    "nonzero_parameters": Quantity("parameters left", False, counted("nonzero_parameters"), decimals(0)),
+    "macs": Quantity("MACs, paper's way", False, counted("macs_as_in_paper"), rounded),
     "seconds_per_epoch": seconds("seconds an epoch", of_summary("seconds_per_epoch")),
     "seconds": seconds("seconds in all", in_all, digits=1),
     "svd_seconds": seconds("seconds of the factorisation", surgery),

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.report import outcome, output, verdicts
+from pufferfish_bench.report import outcome, output, provenance, verdicts
 from pufferfish_bench.report.numbers import paper_numbers
 from pufferfish_bench.report.outcome import Claim, Figure, Outcome
 from pufferfish_bench.report.output import Sheet
@@ -84,8 +84,7 @@ def sheets(found: Outcome) -> list[Sheet]:
 
 
 def markdown(found: Outcome) -> str:
-    provenance = "; ".join(found.provenance) or "no records yet"
-    return "\n".join([*(sheet.markdown() for sheet in sheets(found)), f"From the records: {provenance}.", ""])
+    return "\n".join([*(sheet.markdown() for sheet in sheets(found)), provenance.sentence(found.provenance), ""])
 
 
 def claims(there: Sequence[Outcome]) -> Sheet:

@@ -16,8 +16,10 @@ WITHIN, BETTER, WORSE = "within 2 sigma", "better", "worse"
 EQUAL, DIFFERENT = "equal", "differs"
 NOT_RUN, NO_SPREAD, NO_NUMBER = "not run", "no spread to judge by", ""
 OTHER_PROFILE, OTHER_MACHINE = "not comparable (another profile)", "not comparable (another machine)"
-HOLDS, OPPOSITE, ALIKE, FEW = "holds", "the opposite", "cannot be told apart", "cannot be told apart (one seed)"
-TWO_MACHINES = "not comparable (two machines)"
+HOLDS, OPPOSITE, ALIKE = "holds", "the opposite", "cannot be told apart"
+UNDECIDED = "cannot be told"  # of a claim with a margin: the two may well differ, by less or by more than that
+ONE_SEED = " (one seed)"
+TWO_MACHINES, OTHER_DATA = "not comparable (other machines or threads)", "not comparable (other data)"
 INCOMPARABLE = (OTHER_PROFILE, OTHER_MACHINE)
 
 
@@ -43,8 +45,9 @@ def of_figure(
     *,
     profile: str,
     machines: Collection[str],
+    exact: bool = False,
 ) -> str:
-    """How ours stands to the paper's: sigma is that of a single run, theirs and ours together."""
+    """How ours stands to the paper's: sigma is that of a single run, theirs and ours together; what is exact has none."""
     if ours is None:
         return NOT_RUN
     if paper is None:
@@ -54,7 +57,7 @@ def of_figure(
     if profile != "paper":
         return OTHER_PROFILE
     number, deviation = paper
-    if quantity.is_count:
+    if exact:
         return EQUAL if quantity.show(ours.mean) == quantity.show(number) else DIFFERENT
     if deviation is None and ours.deviation is None:
         return NO_SPREAD
@@ -76,9 +79,9 @@ class Judgement:
 
 
 def of_relation(of: Sample | None, direction: str, than: Sample | None, *, margin: float = 0.0, share: bool = False) -> Judgement:
-    """Whether the claim holds, the opposite does, or the samples cannot be told apart.
+    """Whether the claim holds, the opposite does, or neither can be told.
 
-    The first is granted a margin, or a share of the second: p is of the test with it, ratio and difference are without.
+    The first is granted a margin, or a share of each of the second's: p is of the test with it, ratio and difference are without.
     """
     if of is None or than is None:
         return Judgement(NOT_RUN, seeds=(size(of), size(than)))
@@ -86,11 +89,11 @@ def of_relation(of: Sample | None, direction: str, than: Sample | None, *, margi
     ratio = than.mean / of.mean if of.mean else None
     granted = margin if direction == "higher" else -margin
     line = [value * (1 - granted) if share else value - granted for value in than.values]  # that the first must pass
-    found = welch.test(of.values, line)
+    found, undecided = welch.test(of.values, line), UNDECIDED if margin else ALIKE
     if found is None:
-        return Judgement(FEW if min(seeds) < 2 else NO_SPREAD, ratio, difference, None, seeds)
+        return Judgement(undecided + ONE_SEED if min(seeds) < 2 else NO_SPREAD, ratio, difference, None, seeds)
     as_claimed = HOLDS if (found.t > 0) == (direction == "higher") else OPPOSITE
-    return Judgement(as_claimed if found.p < LEVEL else ALIKE, ratio, difference, found.p, seeds)
+    return Judgement(as_claimed if found.p < LEVEL else undecided, ratio, difference, found.p, seeds)
 
 
 def size(sample: Sample | None) -> int:

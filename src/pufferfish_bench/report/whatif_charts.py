@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from rich.console import Console
 
-from pufferfish_bench.report import charts, units
+from pufferfish_bench.report import charts, provenance, units
+from pufferfish_bench.report.breakdown import conditions
 from pufferfish_bench.report.measured import Link, Measured
 from pufferfish_bench.report.prediction import break_evens, epoch_seconds, handovers, uniform
 
@@ -26,14 +27,18 @@ def over_workers(runs: Sequence[Measured], workers: Sequence[int], link: Link, s
             if number:
                 gain.plot(workers, np.divide(times[runs[0].label], seconds), **charts.look(number))
         gain.axhline(1.0, label=runs[0].label, color=charts.look(0)["color"], linewidth=1, linestyle="--")
-        time.set(yscale="log", ylabel="seconds an epoch", title="predicted epoch")
+        time.set(
+            yscale="log",
+            ylabel="seconds an epoch",
+            title=f"predicted: {units.show_bits(8 * link.bandwidth)}, latency {units.show_seconds(link.latency)}",
+        )
         gain.set(ylabel=f"times as fast as {runs[0].label}", title=f"against {runs[0].label}")
         for axes in (time, gain):
             axes.set(xscale="log", xlabel="workers")
             charts.only_these_ticks(axes, list(workers))
         time.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        figure.suptitle(f"{units.show_bits(8 * link.bandwidth)}, latency {units.show_seconds(link.latency)}", fontsize=12)
-        figure.legend(*time.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(runs), 5))
+        figure.legend(*time.get_legend_handles_labels(), loc="outside upper center", ncols=min(len(runs), 5))
+        charts.write_at_foot(figure, source(runs))
         charts.save(figure, out.with_name(out.name + "-workers"), console)
 
 
@@ -70,5 +75,12 @@ def over_bandwidth(runs: Sequence[Measured], workers: int, link: Link, samples: 
         axes.set_title(f"{workers:,} workers, latency {units.show_seconds(link.latency)}; rings: break-even points")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.show_bits(value)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        figure.legend(loc="outside lower center", ncols=min(len(runs), 5))
+        figure.legend(loc="outside upper center", ncols=min(len(runs), 5))
+        charts.write_at_foot(figure, source(runs))
         charts.save(figure, out.with_name(out.name + "-bandwidth"), console)
+
+
+def source(runs: Sequence[Measured]) -> str:
+    """What the forecast was made of."""
+    measured = ", ".join(dict.fromkeys(conditions(run) for run in runs))
+    return f"Predicted from steps measured with {measured}. {provenance.sentence(provenance.of([run.record for run in runs]))}"

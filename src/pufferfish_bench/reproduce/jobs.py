@@ -1,6 +1,7 @@
 """The runs of a table: which they are, whether they are done, and how one is done and its record kept."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pufferfish_bench import main as command_line
-from pufferfish_bench import run_directory
+from pufferfish_bench import processors, run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.netlab import bits_per_second
 from pufferfish_bench.records import RUN, keep, now, read_json, write_json
@@ -101,6 +102,12 @@ def command(job: Job) -> list[str]:
     return [sys.executable, "-m", "pufferfish_bench", *words]
 
 
+def surroundings(job: Job) -> dict[str, str]:
+    """Of its training: torchrun would give each worker one thread, with a warning. The lab sees to that itself."""
+    shared = job.cell.workers > 1 and job.cell.kind != "lab"
+    return processors.environment(job.cell.workers) if shared else dict(os.environ)
+
+
 class Stop(Exception):
     """Somebody asked us to stop, and the run has done so."""
 
@@ -109,7 +116,7 @@ class Stop(Exception):
         self.signal = number
 
 
-def attend(words: Sequence[str], seconds: float | None = None, **streams: Any) -> int:
+def attend(words: Sequence[str], seconds: float | None = None, **further: Any) -> int:
     """Run a command to its end. A wish to stop is passed on to it, and it is given the time for its checkpoint.
 
     After `seconds` it is asked to end, so that it can end what it has started, and TimeoutExpired is raised.
@@ -126,7 +133,7 @@ def attend(words: Sequence[str], seconds: float | None = None, **streams: Any) -
     before = {number: signal.signal(number, pass_on) for number in heard}
     late = None
     try:
-        child = subprocess.Popen(words, start_new_session=True, **streams)
+        child = subprocess.Popen(words, start_new_session=True, **further)
         if received:  # while it was being started
             child.send_signal(asked(received[0]))
         code = child.wait(seconds)
@@ -175,7 +182,7 @@ def finished(job: Job) -> bool:
 
 def train(job: Job) -> bool:
     """Train what a job wants, unless another table has had it done, and keep the record."""
-    if not finished(job) and attend(command(job)):
+    if not finished(job) and attend(command(job), env=surroundings(job)):
         return False
     keep(job.directory, job.record)
     return True

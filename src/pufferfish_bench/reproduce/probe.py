@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.reproduce.jobs import Job, attend, command, finished
+from pufferfish_bench.reproduce.jobs import Job, attend, command, finished, surroundings
 
 STEPS = 4
 PATIENCE = 300  # seconds that a probe may take, its start and its data included
@@ -18,7 +18,7 @@ def probe(job: Job) -> float | str:
     """Seconds that a run would take at the pace of its first steps, or why that is not known."""
     with tempfile.TemporaryFile("w+", errors="replace") as said, tempfile.TemporaryFile("w+", errors="replace") as complained:
         try:
-            attend([*command(job), f"probe_steps={STEPS}"], PATIENCE, stdout=said, stderr=complained)
+            attend([*command(job), f"probe_steps={STEPS}"], PATIENCE, env=surroundings(job), stdout=said, stderr=complained)
             said.seek(0)
             return json.loads(said.read().splitlines()[-1])["seconds"]
         except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from pufferfish_bench import machine
+from pufferfish_bench import machine, processors
 from pufferfish_bench.errors import InputError
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
@@ -55,7 +55,7 @@ class DecodedPictures(Pictures):
         super().__init__(paths, labels)
         folder = os.path.commonpath(paths)
         log.info(f"decoding {len(paths):,} pictures in {folder}")
-        with ThreadPoolExecutor(machine.cores()) as pool:
+        with ThreadPoolExecutor(processors.cores()) as pool:
             console = Console(stderr=True)
             silent = not sys.stderr.isatty()
             decoding = pool.map(decoded_or_not, paths)
