@@ -44,7 +44,7 @@ LAYERS = [
     },
     {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers", "speech"},
     {"world"},
-    {"errors"},
+    {"errors", "processors"},
 ]
 
 
