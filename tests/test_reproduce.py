@@ -192,6 +192,8 @@ def test_an_estimate_counts_what_tables_share_once_and_names_what_it_cannot_know
     assert said[:2] == ["trying the first steps of 2 cells; PROBE=0 skips this", "  one: about 60 minutes, 3 times"]
     assert said[2] == "  two: not known: no data"
     assert said[3].startswith("in all about 3 hours, and what is not known;")
+    assert probe.estimate([job for job in shared if job.cell.name == "two"], said.append) == 0
+    assert said[-1].startswith("in all not known;")
 
 
 def test_what_is_tried_is_said_before_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

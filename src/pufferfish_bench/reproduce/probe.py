@@ -63,7 +63,8 @@ def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> float:
         else:
             total += runs * found
             say(f"  {job.cell.name}: {spoken(found)}" + f", {runs} times" * (runs > 1))
-    say(f"in all {spoken(total)}{', and what is not known' * unknown}; the tests after each epoch come on top")
+    known = f"{spoken(total)}{', and what is not known' * unknown}" if total else "not known"
+    say(f"in all {known}; the tests after each epoch come on top")
     return total
 
 
