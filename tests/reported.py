@@ -19,6 +19,7 @@ def write_record(
     seconds: float = 2.0,
     surgery: float | None = None,
     device: str = "a processor",
+    workers: int = 1,
     finished: str | None = "2026-01-02T03:04:05+00:00",
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -37,8 +38,8 @@ def write_record(
         "settings": dict(settings or {"name": folder.parent.name, "batch_size": 32}),
         "commit": "0123456789abcdef",
         "dirty": False,
-        "hardware": {"device": device, "threads": 2},
-        "world_size": 1,
+        "hardware": {"device": device, "cores": 2, "threads": 2},
+        "world_size": workers,
         "operations": operations,
         "summary": summary,
     }

@@ -109,6 +109,17 @@ def test_times_of_two_machines_are_not_set_against_each_other(tmp_path: Path):
     assert read(tmp_path, "table6").claims[1].judgement.verdict == verdicts.TWO_MACHINES
 
 
+def test_times_of_more_workers_than_cores_are_not_judged(tmp_path: Path):
+    for workers in (2, 4):
+        for cell, seconds in (("vanilla", 30.0), ("pufferfish", 20.0)):
+            for seed in (1, 2):
+                folder = tmp_path / f"records/cpu/figure4c/{cell}_{workers:02}/seed{seed}"
+                write_record(folder, seconds=seconds + seed / 10, workers=workers)
+    two, four, *_ = (claim.judgement for claim in read(tmp_path, "figure4c").claims)
+    assert (two.verdict, four.verdict) == (verdicts.HOLDS, verdicts.CROWDED)
+    assert four.p is None
+
+
 def test_runs_on_other_data_are_not_set_against_each_other(tmp_path: Path):
     for cell, images in (("vanilla", 50_000), ("pufferfish", 15_000)):
         for seed in (1, 2, 3):

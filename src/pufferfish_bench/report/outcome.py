@@ -1,6 +1,7 @@
 """What became of a table of the paper: the records of its cells, read and judged. Writes nothing."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -87,9 +88,26 @@ def machines(records: Iterable[Record]) -> set[str]:
     return {provenance.machine(sitting) for sitting in sittings if "hardware" in sitting}
 
 
+def crowded(record: Record) -> bool:
+    """Whether workers waited for each other's cores: all of a table's are on one machine."""
+    sittings = [sitting for sitting in provenance.sittings_of(record.run) if "hardware" in sitting]
+    return any(sitting.get("world_size", 1) > (sitting["hardware"].get("cores") or math.inf) for sitting in sittings)
+
+
 def data(record: Record) -> Any:
     """What a run was trained on."""
     return without_seeds(record.run["settings"].get("dataset"))
+
+
+def incomparable(records: Sequence[Record], asked: Quantity) -> str | None:
+    """Why these runs cannot be set against each other; None if they can."""
+    if any(data(record) != data(records[0]) for record in records):
+        return verdicts.OTHER_DATA
+    if asked.is_time and len(machines(records)) > 1:
+        return verdicts.TWO_MACHINES
+    if asked.is_time and any(crowded(record) for record in records):
+        return verdicts.CROWDED
+    return None
 
 
 def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcome:
@@ -110,11 +128,8 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
         of, than = (samples[end, relation.quantity] for end in (relation.of, relation.than))
         judgement = verdicts.of_relation(of, relation.direction, than, margin=relation.margin, share=relation.margin_is_share)
         asked = quantity(relation.quantity)
-        both = [*found[relation.of], *found[relation.than]]
-        if of and than and any(data(record) != data(both[0]) for record in both):
-            judgement = replace(judgement, verdict=verdicts.OTHER_DATA, p=None)
-        elif of and than and asked.is_time and len(machines(both)) > 1:
-            judgement = replace(judgement, verdict=verdicts.TWO_MACHINES, p=None)
+        if of and than and (why := incomparable([*found[relation.of], *found[relation.than]], asked)):
+            judgement = replace(judgement, verdict=why, p=None)
         claims.append(Claim(relation, asked, papers_own(relation, table, numbers), judgement))
     return Outcome(table, found, tuple(figures), tuple(claims))
 

@@ -20,6 +20,7 @@ HOLDS, OPPOSITE, ALIKE = "holds", "the opposite", "cannot be told apart"
 UNDECIDED = "cannot be told"  # of a claim with a margin: the two may well differ, by less or by more than that
 ONE_SEED = " (one seed)"
 TWO_MACHINES, OTHER_DATA = "not comparable (other machines or threads)", "not comparable (other data)"
+CROWDED = "not comparable (more workers than cores)"
 INCOMPARABLE = (OTHER_PROFILE, OTHER_MACHINE)
 
 
