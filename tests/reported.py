@@ -20,6 +20,7 @@ def write_record(
     surgery: float | None = None,
     device: str = "a processor",
     workers: int = 1,
+    hardware: Mapping[str, Any] | None = None,
     finished: str | None = "2026-01-02T03:04:05+00:00",
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -38,7 +39,7 @@ def write_record(
         "settings": dict(settings or {"name": folder.parent.name, "batch_size": 32}),
         "commit": "0123456789abcdef",
         "dirty": False,
-        "hardware": {"device": device, "cores": 2, "threads": 2},
+        "hardware": {"device": device, "cores": 2, "threads": 2, **(hardware or {})},
         "world_size": workers,
         "operations": operations,
         "summary": summary,

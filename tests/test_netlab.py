@@ -185,8 +185,10 @@ def test_host_0_speaks_and_the_others_only_if_they_fail(tmp_path: Path):
 
 @pytest.mark.usefixtures("possible")
 def test_a_run_is_told_of_its_network(tmp_path: Path):
-    finished = run(tmp_path, "sh", "-c", 'echo "$PUFFERFISH_NETWORK"; ip -brief address show "$GLOO_SOCKET_IFNAME"')
-    network_of_run, address = finished.stdout.splitlines()
+    workers = f"LOCAL_WORLD_SIZE=3 {sys.executable} -c 'from pufferfish_bench import processors; print(processors.workers())'"
+    program = f'echo "$PUFFERFISH_NETWORK"; ip -brief address show "$GLOO_SOCKET_IFNAME"; {workers}'
+    network_of_run, address, here = run(tmp_path, "sh", "-c", program).stdout.splitlines()
+    assert here == "6"  # of two hosts, all on this machine
     assert json.loads(network_of_run) == {"hosts": 2, "cap_bits_per_second": CAP}
     assert "10.77.0.1/24" in address
 

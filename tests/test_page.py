@@ -99,14 +99,14 @@ def test_verdicts_have_the_colour_of_what_they_say():
         assert ("class" in page.cell("verdict", verdict)) == (colour is not None)
 
 
-def asked(text: str, script: str, home: Path, *, width: int = 1280) -> Any:
+def asked(text: str, script: str, home: Path, *, width: int = 1280, dark: bool = False) -> Any:
     """What a script returns in Chromium, on a page that is so wide: in a frame, as a window cannot be as narrow as a phone."""
     answer = "encodeURIComponent(JSON.stringify(this.contentWindow.Function(this.dataset.script)()))"
     frame = f'<iframe style="width: {width}px; height: 844px; border: 0" data-script="{html.escape(script)}"'
     frame += f' onload="document.querySelector(\'pre\').textContent = {answer}" srcdoc="{html.escape(text)}"></iframe>'
     (home / "asked.html").write_text(f'<!doctype html><meta charset="utf-8"><pre></pre>{frame}')
     words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={home / 'browser'}"]
-    words += ["--dump-dom", (home / "asked.html").as_uri()]
+    words += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom", (home / "asked.html").as_uri()]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=os.environ | {"HOME": str(home)})
     return json.loads(urllib.parse.unquote(re.findall(r"<pre>(.*?)</pre>", done.stdout)[0]))
 
@@ -151,7 +151,8 @@ PLACES = """
   const box = found => { const { left, right, top, bottom, width, height } = found.getBoundingClientRect();
     return { left, right, top, bottom, width, height } };
   const all = asked => [...document.querySelectorAll(asked)].map(box);
-  return { page: document.documentElement.scrollWidth, window: innerWidth, verdicts: all("td:last-child"), links: all("small a"),
+  return { page: document.documentElement.scrollWidth, window: innerWidth, verdicts: all("td:last-child"),
+    beside: all(".tables td:last-child"), links: all("small a"),
     tables: all(".tables"), plots: all(".plot"), pictures: all(".plot img"), buttons: all("th button") };"""
 
 
@@ -182,10 +183,32 @@ def test_on_a_phone_verdicts_are_in_sight_letters_can_be_read_and_links_be_hit(t
 def test_on_a_wide_screen_pictures_stand_beside_their_table(tmp_path: Path, with_counts: str):
     seen = asked(with_counts, PLACES, tmp_path, width=1280)
     assert seen["page"] <= seen["window"] == 1280
-    assert all(verdict["right"] <= seen["tables"][0]["right"] + 1 for verdict in seen["verdicts"])
+    assert seen["beside"]
+    assert all(verdict["right"] <= seen["tables"][0]["right"] + 1 for verdict in seen["beside"])
     assert seen["plots"][0]["left"] >= seen["tables"][0]["right"]
     assert seen["plots"][0]["top"] == pytest.approx(seen["tables"][0]["top"], abs=5)
     assert all(plot["right"] <= 1280 for plot in seen["plots"])
+
+
+CONTRASTS = """
+  const light = ([r, g, b]) => [[r, 0.2126], [g, 0.7152], [b, 0.0722]].reduce((sum, [value, weight]) => {
+    const part = value / 255; return sum + weight * (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4) }, 0);
+  const numbers = colour => colour.match(/[0-9.]+/g).map(Number);
+  const behind = found => { while (found) { const colour = numbers(getComputedStyle(found).backgroundColor);
+    if (colour.length < 4 || colour[3] > 0) return colour; found = found.parentElement } return null };
+  return ["body", "h2", ".note", ".provenance", ".good", ".bad", "nav a", "td", "th button", "small a"].map(asked => {
+    const found = document.querySelector(asked), ground = behind(found), ink = numbers(getComputedStyle(found).color);
+    const pair = ground && [light(ink) + 0.05, light(ground) + 0.05];
+    return [asked, pair && Math.max(...pair) / Math.min(...pair), ground && light(ground)] });"""
+
+
+@in_browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_words_can_be_read_by_day_and_by_night(tmp_path: Path, dark: bool):
+    published = (REPOSITORY / "results/report-cpu.html").read_text()
+    for what, contrast, ground in asked(published, CONTRASTS, tmp_path, dark=dark):
+        assert contrast >= 4.5, what  # as WCAG asks of words
+        assert (ground < 0.2) == dark, what
 
 
 @in_browser
@@ -201,6 +224,7 @@ def test_the_published_page_shows_its_claims_and_pictures(tmp_path: Path):
     )
     judged = (results / "tables/cpu/claims.md").read_text().splitlines()
     assert len(seen["claims"]) == sum(line.startswith(("| Table ", "| Figure ")) for line in judged)
-    assert seen["sections"] == ["claims", *(name for name in table.names() if (results / "records/cpu" / name).is_dir())]
+    recorded = [name for name in table.names() if (results / "records/cpu" / name).is_dir()]
+    assert seen["sections"] == ["claims", "table1", *recorded]
     assert len(seen["pictures"]) > 10
     assert all(width > 0 for width in seen["pictures"])  # a picture that cannot be read has none

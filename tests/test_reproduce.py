@@ -196,6 +196,20 @@ def test_an_estimate_counts_what_tables_share_once_and_names_what_it_cannot_know
     assert said[-1].startswith("in all not known;")
 
 
+def test_an_estimate_takes_off_what_runs_have_behind_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(probe, "probe", lambda job: 1000.0)
+    one, *_, broken = jobs.jobs_of(tiny(one={"overrides": TINY}), 3, tmp_path / "records")
+    for job in (one, broken):
+        job.directory.mkdir(parents=True)
+    write_json(one.directory / RUN, {"settings": one.settings, "plan": [{"epochs": [0, 1]}, {"epochs": [1, 4]}]})
+    (one.directory / EPOCHS).write_text('{"epoch": 0}\n{"epoch": 1}\n{"epoch": 2}\n')
+    (broken.directory / RUN).write_text("{")
+    said: list[str] = []
+    assert probe.estimate([one, *_, broken], said.append) == 250.0 + 2000.0
+    assert said[1] == "  one: about 17 minutes, 3 times; of this 25 % is done"
+    assert said[2].startswith("in all about 38 minutes;")
+
+
 def test_what_is_tried_is_said_before_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
     monkeypatch.setattr(probe, "probe", lambda job: float(len(said)))

@@ -210,7 +210,7 @@ def test_every_method_trains_in_two_ranks(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     runs = [read_json(path) for path in (tmp_path / "runs").glob(f"*/{RUN}")]
     assert len(runs) == len(METHODS)
-    assert all("finished" in run and run["world_size"] == RANKS for run in runs)
+    assert all("finished" in run and run["world_size"] == run["hardware"]["workers"] == RANKS for run in runs)
 
 
 def test_pufferfish_trains_with_every_reducer_that_is_no_method_and_with_another_in_the_warmup(tmp_path: Path):

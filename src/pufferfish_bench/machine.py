@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from pufferfish_bench import processors
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 
@@ -23,9 +25,11 @@ def environment(device: torch.device) -> dict[str, Any]:
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("pufferfish-bench", "torch", "torchvision", "hydra-core")},
         "hardware": {
+            "kind": device.type,
             "device": torch.cuda.get_device_name(device) if cuda else cpu_name(),
             "platform": platform.platform(),
-            "cores": os.cpu_count(),
+            "cores": processors.cores(),
+            "workers": processors.workers(),
             "threads": torch.get_num_threads(),
             "onednn_limit": os.environ.get("ONEDNN_MAX_CPU_ISA"),
         },

@@ -21,7 +21,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from pufferfish_bench import run_directory
+from pufferfish_bench import processors, run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, closing, read_json
 from pufferfish_bench.settings import Settings, check, conditions, config_dir, fully_low_rank, identity, settings_of, together
@@ -114,7 +114,7 @@ def train_in(directory: Path, config: DictConfig) -> None:
 
     interrupts, probe = Interrupts(), Probe(steps=config.probe_steps) if config.probe_steps else None
     manifest = {"settings": settings, **environment(world.device), "data": conditions(config), "world_size": world.size}
-    lab = os.environ.get("PUFFERFISH_NETWORK")  # what netlab knows of the network it has made
+    lab = os.environ.get(processors.LAB)
     if config.measure_network or lab:
         manifest["network"] = json.loads(lab or "{}") | network.measure(world)
     trainer = Trainer(

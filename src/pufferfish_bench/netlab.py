@@ -141,7 +141,7 @@ def environment(lab: Lab, processes: int) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": INTERFACE,
         "CUDA_VISIBLE_DEVICES": "",  # the hosts would share a GPU, and NCCL would go past the links
         "MASTER_ADDR": lab.address(0),
-        "PUFFERFISH_NETWORK": json.dumps({"hosts": lab.hosts, "cap_bits_per_second": lab.cap}),
+        processors.LAB: json.dumps({"hosts": lab.hosts, "cap_bits_per_second": lab.cap}),
     }
 
 

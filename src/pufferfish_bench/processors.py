@@ -1,6 +1,9 @@
 """The cores of this machine and how workers share them. Known without torch, which takes a second."""
 
+import json
 import os
+
+LAB = "PUFFERFISH_NETWORK"  # in which netlab tells what it runs of the network
 
 
 def cores() -> int:
@@ -11,3 +14,9 @@ def cores() -> int:
 def environment(workers: int) -> dict[str, str]:
     """For workers that share this machine: each gets its part of the cores, unless the user says how many threads."""
     return {"OMP_NUM_THREADS": str(max(1, cores() // workers)), **os.environ}
+
+
+def workers() -> int:
+    """Processes of this run on this machine: torchrun counts those of a host, and a lab has all its hosts on one machine."""
+    lab = json.loads(os.environ.get(LAB, "{}"))
+    return lab.get("hosts", 1) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

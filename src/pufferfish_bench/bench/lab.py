@@ -2,8 +2,9 @@
 
 python -m pufferfish_bench.bench.lab [--hosts 2,4] [--caps 100mbit,300mbit,1gbit] [--steps 5] [--draw]
 
-A cell that is done is not run again; one that fails is named at the end. The records go to results/lab/; of all that are
-there, the table and the picture go to results/figures/, and so does what they predict for other networks.
+A cell that is done is not run again, unless it had another number of steps than is asked for; one that fails is named at the
+end. The records go to results/lab/; of all that are there, the table and the picture go to results/figures/, and so does what
+they predict for other networks.
 """
 
 import argparse
@@ -29,31 +30,42 @@ COMMON = (
     "model=resnet18", "dataset=synthetic_images", "dataset.test_images=10", "epochs=1", "warmup_epochs=0", "batch_size=32",
     "untimed_steps=1", "measure_wait=true", "schedule.learning_rate=1e-3",
 )  # fmt: skip
-BATCH = 32
+BATCH, STEPS = 32, 5
 WORK, RECORDS, FIGURES = Path("results/runs/lab"), Path("results/lab"), Path("results/figures")
 CIFAR = "50000"  # images of an epoch, for what the figures scale to
 
 
 def cell(method: str, hosts: int, cap: str, steps: int) -> list[str]:
     """The words that run one cell."""
-    images = f"dataset.train_images={BATCH * hosts * steps}"
-    words = (*METHODS[method], *COMMON, images, f"run_dir={WORK / name(method, hosts, cap)}")
+    of_cell = (f"dataset.train_images={images(hosts, steps)}", f"run_dir={work(method, hosts, cap, steps)}")
+    words = (*METHODS[method], *COMMON, *of_cell)
     return [sys.executable, "-m", "pufferfish_bench.netlab", "--hosts", str(hosts), "--cap", cap, "--", *words]
+
+
+def images(hosts: int, steps: int) -> int:
+    return BATCH * hosts * steps
 
 
 def name(method: str, hosts: int, cap: str) -> str:
     return f"{method}-{hosts}hosts-{cap}"
 
 
-def done(folder: Path) -> bool:
-    return (folder / RUN).is_file() and "finished" in read_json(folder / RUN)
+def work(method: str, hosts: int, cap: str, steps: int) -> Path:
+    """Where a cell is run."""
+    return WORK / f"{name(method, hosts, cap)}-{steps}steps"
+
+
+def done(folder: Path, images: int | None = None) -> bool:
+    """Whether there is a finished run; where a number of images is asked for, of so many."""
+    kept = read_json(folder / RUN) if (folder / RUN).is_file() else {}
+    return "finished" in kept and images in (None, kept["settings"]["dataset"]["train_images"])
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Run the lab's cells and draw Figure 4 (b). Needs root.")
     parser.add_argument("--hosts", default="2,4")
     parser.add_argument("--caps", default="100mbit,300mbit,1gbit")
-    parser.add_argument("--steps", type=int, default=5, help="of each cell; the first is not timed (default: 5)")
+    parser.add_argument("--steps", type=int, help=f"of each cell; the first is not timed (default: {STEPS}, or what is there)")
     parser.add_argument("--draw", action="store_true", help="run nothing: draw the records that are there")
     given = parser.parse_args(arguments)
     if given.draw:
@@ -65,15 +77,15 @@ def main(arguments: Sequence[str]) -> int:
     # the largest cap first: what is predicted for others is predicted from there
     caps.sort(key=bits_per_second, reverse=True)
     cells = [(method, int(hosts), cap) for hosts in given.hosts.split(",") for cap in caps for method in METHODS]
-    failed = []
+    failed, steps = [], given.steps or STEPS
     for number, (method, hosts, cap) in enumerate(cells, start=1):
         label = name(method, hosts, cap)
-        if not done(RECORDS / label):
+        if not done(RECORDS / label, given.steps and images(hosts, given.steps)):
             print(f"cell {number} of {len(cells)}: {label}", flush=True)
-            if subprocess.run(cell(method, hosts, cap, given.steps)).returncode:
+            if subprocess.run(cell(method, hosts, cap, steps)).returncode:
                 failed.append(label)
                 continue
-            keep(WORK / label, RECORDS / label)
+            keep(work(method, hosts, cap, steps), RECORDS / label)
     draw()
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

@@ -23,7 +23,8 @@ NOTE = (
     "Weights without biases, which are not factored. MACs are counted for one image, one word, or a sequence of N words; the "
     "paper gives orders, so a constant factor between the two columns is no contradiction (4 gates; p heads, of which it gives "
     "one). Where parameters differ: the paper's formula has factors for each head, more of them than the layer they replace; the "
-    "nets behind its tables, and ours, have one pair for all heads: 8pdr."
+    "nets behind its tables, and ours, have one pair for all heads: 8pdr. This is counted in the code's own "
+    "layers: there is no record."
 )
 
 
@@ -123,7 +124,7 @@ def printed(formula: str) -> str:
 
 
 def sheet(found: Sequence[Mapping[str, Any]]) -> Sheet:
-    columns = ["layer", "at", "parameters, paper", "", "counted", "MACs, paper", "", "counted"]
+    columns = ["layer", "at", "parameters, paper", "that is", "counted", "MACs, paper", "that is", "counted"]
     lines = [[f"{word:,}" if isinstance(word, int) else word for word in row.values()] for row in found]
     return Sheet(TITLE, columns, lines, NOTE)
 

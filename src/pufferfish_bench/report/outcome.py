@@ -89,9 +89,13 @@ def machines(records: Iterable[Record]) -> set[str]:
 
 
 def crowded(record: Record) -> bool:
-    """Whether workers waited for each other's cores: all of a table's are on one machine."""
-    sittings = [sitting for sitting in provenance.sittings_of(record.run) if "hardware" in sitting]
-    return any(sitting.get("world_size", 1) > (sitting["hardware"].get("cores") or math.inf) for sitting in sittings)
+    """Whether workers waited for each other's cores. Records without a number of workers here are older: all were on one CPU."""
+    for sitting in provenance.sittings_of(record.run):
+        hardware = sitting.get("hardware", {})
+        workers = hardware.get("workers", sitting.get("world_size", 1))
+        if hardware.get("kind", "cpu") == "cpu" and workers > hardware.get("cores", math.inf):
+            return True
+    return False
 
 
 def data(record: Record) -> Any:

@@ -21,18 +21,25 @@ UNITS = {"": 1.0, "x": 1.0, "M": 1e6, "G": 1e9}
 
 
 def page(
-    claims: Sheet,
+    alone: Mapping[str, Sheet],
     parts: Sequence[tuple[str, Sequence[Sheet], Outcome]],
     pictures: Mapping[str, Sequence[bytes]],
     results: Path,
 ) -> str:
-    """The page for the results folder; links to records are relative to it. How to read the tables is said once, above them."""
+    """The page for the results folder; links to records are relative to it. How to read the tables is said once, above them.
+
+    Sheets that stand alone come first, by the name that leads to them; those without a row are left out.
+    """
+    alone = {name: sheet for name, sheet in alone.items() if sheet.rows}
     profile = parts[0][2].table.profile
     notes = dict.fromkeys(sheet.reading.replace("`", "") for _, sheets, _ in parts for sheet in sheets if sheet.reading)
-    links = '<a href="#claims">All claims</a>' * bool(claims.rows)
-    links += "".join(f'<a href="#{found.table.name}">{escape(number)}</a>' for number, _, found in parts)
-    judged = f'{table(claims)}<p class="provenance">{escape(claims.note)}</p>'
-    sections = f'<section id="claims">\n<h2>{escape(claims.title)}</h2>\n{judged}\n</section>\n' * bool(claims.rows)
+    names = {anchor(name): name for name in alone} | {found.table.name: number for number, _, found in parts}
+    links = "".join(f'<a href="#{place}">{escape(name)}</a>' for place, name in names.items())
+    sections = "".join(
+        f'<section id="{anchor(name)}">\n<h2>{escape(sheet.title)}</h2>\n{table(sheet)}'
+        f'<p class="provenance">{escape(sheet.note)}</p>\n</section>\n'
+        for name, sheet in alone.items()
+    )
     sections += "".join(section(sheets, found, pictures[found.table.name], results) for _, sheets, found in parts)
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
@@ -43,6 +50,11 @@ def page(
         + "".join(f'<p class="note">{escape(note)}</p>\n' for note in notes)
         + f"<nav>{links}</nav>\n{sections}<script>{SCRIPT}</script>\n</html>\n"
     )
+
+
+def anchor(name: str) -> str:
+    """Table 1 as an address of the page: table1."""
+    return name.lower().replace(" ", "")
 
 
 def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], results: Path) -> str:

@@ -21,7 +21,9 @@ COLUMNS = ("cell", "figure", "paper", "ours", "seeds", "difference", "verdict")
 RELATION_COLUMNS = ("the paper's claim", "figure", "paper", "ours", "p (Welch)", "seeds", "verdict")
 READING = (
     "Mean ± standard deviation over seeds. Within 2 sigma: of a single run, the paper's spread and ours together. A profile "
-    "other than `paper` is the paper in miniature: its numbers are not comparable, its relations are what it can show."
+    "other than `paper` is the paper in miniature: its numbers are not comparable, its relations are what it can show. "
+    "Rows with `counted` are of the paper's nets in full; what another profile trains is mostly narrower, as its records "
+    "say. A record does not know what else its machine was doing: times are as they came."
 )
 RELATIONS_READING = (
     "Two-sided Welch test at 5 %, each claim on its own. In `paper` and `ours`: of times, so many times as fast; of all "
@@ -118,7 +120,9 @@ def relation_rows(found: Outcome) -> list[dict[str, Any]]:
         {
             "table": found.table.name, "profile": found.table.profile, "claim": claim.relation.claim,
             "figure": claim.relation.quantity, "of": claim.relation.of, "is": claim.relation.direction,
-            "than": claim.relation.than, "paper": claim.paper, "ours": claim.ours, "p": claim.judgement.p,
+            "than": claim.relation.than,
+            "margin": claim.relation.margin, "margin_is_share": claim.relation.margin_is_share,
+            "paper": claim.paper, "ours": claim.ours, "p": claim.judgement.p,
             "seeds_of": claim.judgement.seeds[0], "seeds_than": claim.judgement.seeds[1], "verdict": claim.judgement.verdict,
         }
         for claim in found.claims
@@ -159,7 +163,7 @@ def main(words: Sequence[str]) -> None:
         if not there:
             folder = given.results / "records" / given.profile
             raise InputError(f"there are no records in {folder}: make table4 PROFILE={given.profile} makes some")
-        from pufferfish_bench.report import page, pictures  # half a second of imports that a refusal does not need
+        from pufferfish_bench.report import complexity, page, pictures  # seconds of imports that a refusal does not need
 
         drawn = {}
         for found in there:
@@ -170,7 +174,8 @@ def main(words: Sequence[str]) -> None:
             ]
         judged = claims(there)
         parts = [(number(found.table.name), sheets(found), found) for found in there]
-        text = page.page(judged, parts, drawn, given.results)
+        alone = {"Claims": judged, "Table 1": complexity.sheet(complexity.rows())}
+        text = page.page(alone, parts, drawn, given.results)
         output.write(given.results / "tables" / given.profile / "claims", {".md": judged.markdown()}, console)
         output.write(given.results / f"report-{given.profile}", {".html": text}, console)
         for found in asked:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.reproduce.jobs import Job, attend, command, finished, surroundings
 
 STEPS = 4
@@ -45,6 +46,15 @@ def is_left(job: Job) -> bool:
         return True
 
 
+def share_left(job: Job) -> float:
+    """The part of a run's epochs that is still to be trained; all of them where nothing can be read."""
+    try:
+        epochs = read_json(job.directory / RUN)["plan"][-1]["epochs"][1]
+        return 1 - len(read_rows(job.directory / EPOCHS)) / epochs
+    except (OSError, ValueError, LookupError, TypeError):
+        return 1.0
+
+
 def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> float:
     """Try the first steps of each cell, say how long its missing runs will take, and all of them together."""
     total, unknown = 0.0, False
@@ -55,14 +65,17 @@ def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> float:
     if not cells:
         return total
     say(f"trying the first steps of {len(cells)} cell{'s' * (len(cells) > 1)}; PROBE=0 skips this")
-    for (job, *_), runs in ((same, len(same)) for same in cells.values()):
+    for same in cells.values():
+        job, runs = same[0], len(same)
         found = probe(job)
         if isinstance(found, str):
             unknown = True
             say(f"  {job.cell.name}: not known: {found}")
         else:
-            total += runs * found
-            say(f"  {job.cell.name}: {spoken(found)}" + f", {runs} times" * (runs > 1))
+            left_of_it = sum(map(share_left, same)) / runs
+            total += runs * found * left_of_it
+            begun = f"; of this {100 * (1 - left_of_it):.0f} % is done" * (left_of_it < 1)
+            say(f"  {job.cell.name}: {spoken(found)}" + f", {runs} times" * (runs > 1) + begun)
     known = f"{spoken(total)}{', and what is not known' * unknown}" if total else "not known"
     say(f"in all {known}; the tests after each epoch come on top")
     return total
