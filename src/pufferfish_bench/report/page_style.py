@@ -14,8 +14,8 @@ section { margin-top: 2.5rem } h2, h3 { line-height: 1.25 } .note, .provenance {
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; white-space: nowrap }
 th, td { padding: .3rem .45rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: baseline }
 th:first-child, td:first-child { padding-left: 0 }
-:is(th, td):is(:first-child, :nth-child(2), :last-child) { text-align: left }
-td:is(:first-child, :nth-child(2), :last-child) { white-space: normal; min-width: 7rem }
+:is(th, td):is(:first-child, :nth-child(2), [data-label=verdict]) { text-align: left }
+td:is(:first-child, :nth-child(2), [data-label=verdict]) { white-space: normal; min-width: 7rem }
 th button { all: unset; cursor: pointer; font-weight: 600 } th button:focus-visible { outline: 2px solid }
 th[aria-sort=ascending] button::after { content: " \\25B2" } th[aria-sort=descending] button::after { content: " \\25BC" }
 small { white-space: nowrap } small a { display: inline-block; padding: .1rem .45rem; border-radius: .3rem }
@@ -32,8 +32,8 @@ small a:hover { background: var(--line) }
   th button { padding: .45rem .6rem; border: 1px solid var(--line); border-radius: .4rem; font-weight: 400; font-size: .8rem }
   tbody tr { display: flex; flex-wrap: wrap; gap: .1rem 1rem; padding: .6rem 0; border-bottom: 1px solid var(--line) }
   td:nth-child(n) { padding: 0; border: 0; text-align: left; min-width: 0 }
-  td:first-child, td:last-child { flex-basis: 100% } td:first-child { font-weight: 600 } td:empty { display: none }
-  td[data-label]:not(:nth-child(2)):not(:last-child)::before { content: attr(data-label) " "; color: var(--faint) }
+  td:first-child, td[data-label=verdict] { flex-basis: 100% } td:first-child { font-weight: 600 } td:empty { display: none }
+  td[data-label]:not(:nth-child(2)):not([data-label=verdict])::before { content: attr(data-label) " "; color: var(--faint) }
   small a { min-width: 2.5rem; padding: 0; line-height: 2.5rem; text-align: center; border: 1px solid var(--line) } }
 @media (prefers-color-scheme: dark) {
   :root { --line: #3a4048; --faint: #9aa5b1; --good: #4fd1a5; --bad: #ff9b66; --back: #14171a; --text: #e6e9ec }
