@@ -77,7 +77,8 @@ def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], 
 
 def table(sheet: Sheet, beside: Sequence[str] | None = None) -> str:
     """A sheet as HTML; `beside` is put beside the first word of each row."""
-    head = "".join(f'<th scope="col" data-label="{escape(column)}"><button>{escape(column)}</button></th>' for column in sheet.columns)
+    names = [escape(column) for column in sheet.columns]
+    head = "".join(f'<th scope="col" data-label="{name}"><button>{name}</button></th>' for name in names)
     lines = []
     for (first, *rest), extra in zip(sheet.rows, beside or [""] * len(sheet.rows), strict=True):
         cells = "".join(cell(column, word) for column, word in zip(sheet.columns[1:], rest, strict=True))
