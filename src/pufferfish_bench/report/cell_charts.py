@@ -49,7 +49,7 @@ def draw_figures(axes: Axes, trained: Sequence[str], shown: Sequence[outcome.Fig
     axes.set_ylim(len(shown) - 0.4, -0.6)  # the first on top, as in the table
     axes.grid(visible=False, axis="y")
     several = any(len(figure.ours.values) > 1 for figure in shown)
-    axes.set_xlabel(shown[0].quantity.label + " (grey: every run)" * several)
+    axes.set_xlabel(shown[0].quantity.label + " (small dots: every run)" * several)
 
 
 def draw_curves(axes: Axes, found: Outcome, trained: Sequence[str], curves: Mapping[str, Curve]) -> None:
