@@ -20,7 +20,7 @@ table16 table17: MODEL := transformer
 table18: MODEL := vgg19_lth
 DESCRIBED := table11 table12 table13 table14 table15 table16 table17 table18
 
-.PHONY: help demo test bench tables figures report table1 $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab lint format clean
+.PHONY: help demo test bench tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab lint format clean
 # of figure4b-lab
 HOSTS ?= 2,4
 CAPS ?= 100mbit,300mbit,1gbit
@@ -43,16 +43,13 @@ bench: $(INSTALLED)  ## speed, as ratios measured in one run, into results/bench
 	$(BIN)/python -m pufferfish_bench.bench.step
 	$(BIN)/python -m pufferfish_bench.bench.loader "$${PUFFERFISH_DATA:-data}/imagenet_sample/train"
 
-table1: $(INSTALLED)
-	$(BIN)/python -m pufferfish_bench.report.complexity --out results/tables/table1
-
-tables: table1  ## all tables: missing runs, then the report; make table4 PROFILE=cpu SEEDS=3: one of them (profiles: paper, cpu, smoke)
+tables: $(INSTALLED)  ## all tables: missing runs, then the report; make table4 PROFILE=cpu SEEDS=3: one of them (profiles: paper, cpu, smoke)
 	$(REPRODUCE) $(filter table%,$(REPRODUCED))
 
 figures: $(INSTALLED)  ## all figures, likewise (4b: root); make figure5: one of them
 	$(REPRODUCE) $(filter figure%,$(REPRODUCED))
 
-report: table1  ## tables, figures and the page in results/, from the records that are there
+report: $(INSTALLED)  ## tables, figures and the page in results/, from the records that are there
 	$(BIN)/python -m pufferfish_bench.bench.lab --draw
 	$(BIN)/python -m pufferfish_bench.report.reproduction --profile $(PROFILE)
 

@@ -1,21 +1,64 @@
 """Table 1: the paper's formulas against layers that are really built."""
 
-from pufferfish_bench.report import complexity
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pufferfish_bench import table
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.report import outcome, verdicts
+from pufferfish_bench.report.numbers import paper_numbers
+from pufferfish_bench.reproduce import jobs, layers
+
+NUMBERS = paper_numbers()
+TABLE = table.read("table1", "cpu")
+CELLS = {(cell.layer, cell.net): cell for cell in TABLE.cells}
+OF_ONE_PAIR = ("attention", "factorised")  # the paper's formula has a pair for each head: nobody built that
 
 
-def test_every_formula_for_parameters_holds_but_for_the_attention_that_the_paper_did_not_build():
-    off = {row["layer"] for row in complexity.rows() if row["parameters_paper"] != row["parameters_counted"]}
-    assert off == {"factorised attention"}
+def formula(cell: table.Cell, quantity: str, sizes: dict[str, int]) -> float:
+    return table.paper_number(NUMBERS, cell.figures[quantity], sizes).mean
 
 
-def test_orders_hold_to_a_small_factor_and_where_the_paper_has_no_constant_to_hide_exactly():
-    factors = {row["layer"]: row["macs_counted"] / row["macs_paper"] for row in complexity.rows()}
-    assert all(1 <= factor <= 10 for factor in factors.values())
-    exact = ("vanilla FC", "factorised FC", "vanilla convolution", "factorised convolution")
-    assert [factors[layer] for layer in exact] == [1.0] * 4
+@given(data=st.data(), which=st.sampled_from([which for which in CELLS if which != OF_ONE_PAIR]))
+@settings(deadline=None)
+def test_the_formulas_for_parameters_hold_at_any_sizes(data: st.DataObject, which: tuple[str, str]):
+    cell = CELLS[which]
+    sizes = {name: data.draw(st.integers(1, 9), label=name) for name in cell.sizes}
+    assert layers.count(*which, sizes)["parameters"] == formula(cell, "parameters", sizes)
 
 
-def test_the_sheet_shows_what_was_counted():
-    text = complexity.sheet(complexity.rows()).markdown()
-    assert "655,360" in text
-    assert "**" not in text
+@pytest.mark.parametrize("which", CELLS, ids=" ".join)
+def test_orders_stay_orders_when_all_sizes_grow(which: tuple[str, str]):
+    hides_constants = which[0] not in ("fc", "convolution")
+    for scale in (1, 2, 8):
+        sizes = {name: size if name == "k" else scale * size for name, size in CELLS[which].sizes.items()}
+        ratio = layers.count(*which, sizes)["macs"] / formula(CELLS[which], "layer_macs", sizes)
+        assert 1 <= ratio <= (verdicts.ORDER if hides_constants else 1)
+
+
+def test_a_table_of_layers_is_counted_once_and_judged(tmp_path: Path):
+    wanted = jobs.jobs_of(TABLE, 3, tmp_path)
+    assert [job.cell for job in wanted] == list(TABLE.cells)
+    assert all(jobs.do(job) and job.done for job in wanted)
+    found = outcome.read(TABLE, tmp_path, NUMBERS)
+    judged = {(figure.cell.layer, figure.cell.net, figure.name): figure.verdict for figure in found.figures}
+    assert {place for place, verdict in judged.items() if verdict == verdicts.DIFFERENT} == {(*OF_ONE_PAIR, "parameters")}
+    orders = {place for place, verdict in judged.items() if verdict == verdicts.OF_THAT_ORDER}
+    assert orders == {place for place in judged if place[0] in ("lstm", "attention", "ffn") and place[2] == "layer_macs"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "net", "sizes", "sentence"),
+    [
+        ("pooling", "vanilla", {}, "layer: pooling is not known; allowed: fc, "),
+        ("fc", "hybrid", {"m": 1, "n": 1}, "net: hybrid is not known"),
+        ("fc", "vanilla", {"m": 1}, "sizes of vanilla fc are not complete"),
+        ("fc", "factorised", {"m": 1, "n": 1}, "sizes of factorised fc are not complete: 'r'"),
+    ],
+)
+def test_a_layer_that_cannot_be_built_is_refused(layer: str, net: str, sizes: dict[str, int], sentence: str):
+    with pytest.raises(InputError, match=sentence):
+        layers.count(layer, net, sizes)

@@ -82,7 +82,7 @@ def test_names_in_records_cannot_break_the_page(tmp_path: Path):
 @pytest.mark.parametrize(
     ("word", "value"),
     [("18.0 M", 18e6), ("0.40 G", 0.4e9), ("1,234.5 ± 0.2", 1234.5), ("1.64x", 1.64), ("+0.95", 0.95), ("-0.180", -0.18),
-     ("-0.26 G", -0.26e9), ("20,560,330", 20560330.0), ("1.2e-05", 1.2e-05), ("3", 3.0)],
+     ("-0.26 G", -0.26e9), ("20,560,330", 20560330.0), ("1.2e-05", 1.2e-05), ("3", 3.0), ("6 = O(m * n)", 6.0)],
 )  # fmt: skip
 def test_a_word_has_the_value_that_it_shows(word: str, value: float):
     assert page.number(word) == pytest.approx(value)
@@ -94,7 +94,12 @@ def test_a_word_that_is_no_number_has_no_value(word: str):
 
 
 def test_verdicts_have_the_colour_of_what_they_say():
-    for verdict, colour in [(verdicts.HOLDS, "good"), (verdicts.OPPOSITE, "bad"), (verdicts.ALIKE, None)]:
+    for verdict, colour in [
+        (verdicts.HOLDS, "good"),
+        (verdicts.OF_THAT_ORDER, "good"),
+        (verdicts.OPPOSITE, "bad"),
+        (verdicts.ALIKE, None),
+    ]:
         assert (f'class="{colour}"' in page.cell("verdict", verdict)) == (colour is not None)
         assert ("class" in page.cell("verdict", verdict)) == (colour is not None)
 
@@ -225,6 +230,6 @@ def test_the_published_page_shows_its_claims_and_pictures(tmp_path: Path):
     judged = (results / "tables/cpu/claims.md").read_text().splitlines()
     assert len(seen["claims"]) == sum(line.startswith(("| Table ", "| Figure ")) for line in judged)
     recorded = [name for name in table.names() if (results / "records/cpu" / name).is_dir()]
-    assert seen["sections"] == ["claims", "table1", *recorded]
+    assert seen["sections"] == ["claims", *recorded]
     assert len(seen["pictures"]) > 10
     assert all(width > 0 for width in seen["pictures"])  # a picture that cannot be read has none

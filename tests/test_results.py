@@ -10,7 +10,7 @@ import pytest
 from pufferfish_bench import table
 from pufferfish_bench.bench import lab
 from pufferfish_bench.records import RUN, read_json
-from pufferfish_bench.report import complexity, reproduction
+from pufferfish_bench.report import reproduction
 from pufferfish_bench.report.provenance import sittings_of
 from pufferfish_bench.reproduce import jobs
 from tests.conftest import REPOSITORY
@@ -33,7 +33,6 @@ def test_the_report_makes_all_published_files_anew_byte_for_byte(tmp_path: Path,
             (results / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPOSITORY / "results" / name, results / name)
     monkeypatch.chdir(tmp_path)
-    complexity.main(["--out", "results/tables/table1"])
     lab.main(["--draw"])
     reproduction.main(["--profile", "cpu"])
     made = {str(path.relative_to(results)) for path in results.rglob("*") if path.is_file()}

@@ -16,6 +16,7 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import describe
 from pufferfish_bench.report.numbers import paper_numbers
 from pufferfish_bench.report.quantities import QUANTITIES
+from pufferfish_bench.reproduce import layers
 from tests.conftest import REPOSITORY
 
 NAMES = table.names()
@@ -41,17 +42,18 @@ def test_every_figure_is_known_and_every_place_in_the_papers_numbers_holds_a_num
         assert cell.figures
         assert set(cell.figures) <= set(QUANTITIES)
         for path in cell.figures.values():
-            table.paper_number(NUMBERS, path)
-        assert cell.kind != "describe" or cell.net in describe.NETS
+            table.paper_number(NUMBERS, path, cell.sizes)
+        assert not cell.counted or cell.net in {"describe": describe.NETS, "layer": layers.NETS}[cell.kind]
+        assert cell.layer is None or cell.layer in layers.LAYERS
     for relation in wanted.relations:
         assert not relation.margin or "to " in relation.claim  # what is granted is said
         assert not (relation.ratio if not QUANTITIES[relation.quantity].is_time else relation.difference)
-        table.paper_number(NUMBERS, relation.ratio or relation.difference)
+        table.paper_number(NUMBERS, relation.ratio or relation.difference, {})
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_is_a_run_that_exists_and_no_two_are_the_same(name: str):
-    trained = [cell for cell in table.read(name, "cpu").cells if cell.kind != "describe"]
+    trained = [cell for cell in table.read(name, "cpu").cells if not cell.counted]
     directories = [identify((*cell.overrides, f"workers={cell.workers}")) for cell in trained]
     assert len(set(directories)) == len(trained)
 
@@ -60,7 +62,7 @@ def test_every_cell_is_a_run_that_exists_and_no_two_are_the_same(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_data_set_takes_the_settings_that_a_cell_gives_it(name: str, profile: str):
     for cell in table.read(name, profile).cells:
-        if cell.kind != "describe":
+        if not cell.counted:
             takes(cell.overrides)
 
 
@@ -79,10 +81,10 @@ def test_every_file_opens_with_its_command_and_its_hours_and_types_no_number_of_
     assert any(f"make {name} PROFILE=" in line for line in head)
     assert any("a seed" in line for line in head)
     wanted = table.read(name, "paper")
-    of_cells = [path for cell in wanted.cells for path in cell.figures.values()]
-    of_claims = [relation.ratio or relation.difference for relation in wanted.relations]
-    for path in filter(None, of_cells + of_claims):
-        mean, _ = table.paper_number(NUMBERS, path)
+    of_cells = [(path, cell.sizes) for cell in wanted.cells for path in cell.figures.values()]
+    of_claims = [(relation.ratio or relation.difference, {}) for relation in wanted.relations]
+    for number in filter(None, (table.paper_number(NUMBERS, *place) for place in of_cells + of_claims)):
+        mean = number.mean
         if mean % 1 or mean > 1000:  # 3 is also a number of seeds
             assert not re.search(rf"(?<![\d.]){re.escape(f'{mean:.10g}')}(?![\d.])", text)
 
@@ -133,12 +135,14 @@ def test_a_word_of_a_cell_that_no_config_knows_is_an_error_of_the_users():
 
 
 def test_what_is_not_known_is_named_with_what_is(tmp_path: Path):
-    with pytest.raises(InputError, match="there is no 'table99'; there are table2, "):
+    with pytest.raises(InputError, match="there is no 'table99'; there are table1, "):
         table.read("table99", "cpu")
     with pytest.raises(InputError, match="profile=gpu is not known; allowed: paper, cpu, smoke"):
         table.read("table4", "gpu")
     with pytest.raises(InputError, match=r"no table4_cifar10\.vgg20"):
-        table.paper_number(NUMBERS, "table4_cifar10.vgg20")
+        table.paper_number(NUMBERS, "table4_cifar10.vgg20", {})
+    with pytest.raises(InputError, match=r"needs the size r: there are m, n"):
+        table.paper_number(NUMBERS, "table1_complexity.fc.factorised.params", {"m": 2, "n": 3})
 
 
 def words_of(*arguments: str) -> list[str]:

@@ -10,6 +10,7 @@ from pufferfish_bench import table
 from pufferfish_bench.report import verdicts, welch
 from pufferfish_bench.report.quantities import QUANTITIES
 from pufferfish_bench.report.verdicts import Sample
+from pufferfish_bench.table import PaperNumber
 
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
 samples = st.lists(numbers, min_size=2, max_size=6)
@@ -17,7 +18,8 @@ ACCURACY, LOSS, SECONDS = QUANTITIES["test_accuracy"], QUANTITIES["test_loss"], 
 
 
 def judge(quantity, ours, paper, *, profile="paper", machines=("Tesla V100-SXM2-16GB",), exact=False) -> str:
-    return verdicts.of_figure(quantity, verdicts.sample(ours), paper, profile=profile, machines=machines, exact=exact)
+    number = paper and PaperNumber(*paper)
+    return verdicts.of_figure(quantity, verdicts.sample(ours), number, profile=profile, machines=machines, exact=exact)
 
 
 @given(st.floats(0, 1e3))
@@ -97,6 +99,14 @@ def test_counts_are_equal_to_the_digits_that_are_shown():
     assert judge(QUANTITIES["parameters"], [8370635], (8370634, None), exact=True) == verdicts.DIFFERENT
     assert judge(QUANTITIES["macs"], [289953792], (0.29e9, None), exact=True) == verdicts.EQUAL
     assert judge(QUANTITIES["macs"], [280000000], (0.29e9, None), exact=True) == verdicts.DIFFERENT
+
+
+def test_an_order_is_right_to_a_factor_of_ten_and_any_other_count_to_the_unit():
+    for ours, of_an_order in ((100.0, verdicts.EQUAL), (10.0, verdicts.OF_THAT_ORDER), (1000.0, verdicts.OF_THAT_ORDER)):
+        assert judge(QUANTITIES["layer_macs"], [ours], (100.0, None, "O(n)"), exact=True) == of_an_order
+    for ours in (9.0, 1001.0):
+        assert judge(QUANTITIES["layer_macs"], [ours], (100.0, None, "O(n)"), exact=True) == verdicts.DIFFERENT
+    assert judge(QUANTITIES["layer_macs"], [101.0], (100.0, None, "n"), exact=True) == verdicts.DIFFERENT
 
 
 def test_what_a_training_left_of_a_net_is_judged_by_its_spread():

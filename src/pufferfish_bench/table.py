@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.settings import config_dir
 
 PROFILES = ("paper", "cpu", "smoke")
-KINDS = ("train", "describe", "lab")
+COUNTED = ("describe", "layer")
+KINDS = ("train", "lab", *COUNTED)
 DIRECTIONS = ("higher", "lower")
 PICTURES = ("cells", "breakdown", "size", "sweep", "scaling")
 
@@ -22,17 +23,25 @@ class Cell:
     """One experiment of a table: how it is run, and which of its figures stand beside which of the paper's."""
 
     name: str
-    kind: str  # train | describe: nothing is trained, the net is counted | lab: trained over capped links
-    overrides: tuple[str, ...]  # of pufferfish-run, or of pufferfish-describe
+    kind: str  # train | lab: trained over capped links | describe: nothing is trained, the net is counted | layer: or one layer
+    overrides: tuple[str, ...]  # of pufferfish-run, or of pufferfish-describe; a layer has none
     figures: Mapping[str, str | None]  # quantity -> where its number is in results/paper/numbers.yaml; None: the paper has none
-    workers: int
-    net: str | None  # that is counted
-    cap: str | None  # of each host's link in the lab
+    workers: int = 1
+    cap: str | None = None  # of each host's link in the lab
     line: str | None = None  # of the scaling picture that it is a point of
+    net: str | None = None  # that is counted
+    layer: str | None = None  # that is counted, at these sizes
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> bool:
+        """Whether nothing is trained."""
+        return self.kind in COUNTED
 
     @property
     def label(self) -> str:
-        return self.name.replace("_", " ")
+        sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+        return self.name.replace("_", " ") + (f" ({sizes})" if sizes else "")
 
 
 @dataclass(frozen=True)
@@ -126,8 +135,10 @@ def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], prof
     kind = own.get("kind", table.get("kind", "train"))
     if kind not in KINDS:
         raise InputError(f"{name}: kind: {kind} is not known; allowed: {', '.join(KINDS)}")
+    if kind == "layer":
+        return Cell(name, kind, (), own["figures"], net=own["net"], layer=own["layer"], sizes=own["sizes"])
     if kind == "describe":  # counts are those of the paper's net, whatever is trained beside them
-        return Cell(name, kind, tuple(own["overrides"]), own["figures"], 1, own["net"], None)
+        return Cell(name, kind, tuple(own["overrides"]), own["figures"], net=own["net"])
     words = [*table.get("common", ()), *own["overrides"]]
     for place in (table, own):
         words += place.get("by_profile", {}).get(profile, ())
@@ -137,7 +148,6 @@ def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], prof
         overrides=(*words, f"profile={profile}"),
         figures=table.get("figures", {}) | own.get("figures", {}),
         workers=of_profile(own.get("workers", table.get("workers", 1)), profile),
-        net=None,
         cap=of_profile(own.get("cap", table.get("cap")), profile),
         line=own.get("line"),
     )
@@ -180,8 +190,21 @@ def parse_relation(own: Mapping[str, Any]) -> Relation:
     )
 
 
-def paper_number(numbers: Mapping[str, Any], path: str | None) -> tuple[float, float | None] | None:
-    """The paper's number under a path of keys, with its standard deviation where the paper gives one."""
+@dataclass(frozen=True)
+class PaperNumber:
+    """A number of the paper, with its standard deviation where it gives one, or the formula that it gives instead."""
+
+    mean: float
+    deviation: float | None = None
+    formula: str | None = None
+
+    @property
+    def is_order(self) -> bool:
+        return self.formula is not None and self.formula.startswith("O(")
+
+
+def paper_number(numbers: Mapping[str, Any], path: str | None, sizes: Mapping[str, int]) -> PaperNumber | None:
+    """The paper's number under a path of keys; what a formula comes to at these sizes."""
     if path is None:
         return None
     found: Any = numbers
@@ -189,5 +212,14 @@ def paper_number(numbers: Mapping[str, Any], path: str | None) -> tuple[float, f
         if not isinstance(found, Mapping) or key not in found:
             raise InputError(f"the paper's numbers have no {path}")
         found = found[key]
-    mean, deviation = found if isinstance(found, Sequence) and not isinstance(found, str) else (found, None)
-    return float(mean), deviation
+    if isinstance(found, str):
+        return PaperNumber(value(found.removeprefix("O"), sizes), formula=found)
+    return PaperNumber(*map(float, found)) if isinstance(found, Sequence) else PaperNumber(float(found))
+
+
+def value(formula: str, sizes: Mapping[str, int]) -> float:
+    """What a formula of results/paper/numbers.yaml comes to."""
+    try:
+        return float(eval(formula, {"__builtins__": {}}, dict(sizes)))
+    except NameError as error:
+        raise InputError(f"the paper's {formula} needs the size {error.name}: there are {', '.join(sizes) or 'none'}") from None

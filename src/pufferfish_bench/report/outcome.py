@@ -13,7 +13,7 @@ from pufferfish_bench.report import provenance, verdicts
 from pufferfish_bench.report.quantities import Quantity, quantity
 from pufferfish_bench.report.verdicts import Judgement, Sample
 from pufferfish_bench.run_directory import differences
-from pufferfish_bench.table import Cell, PaperTable, Relation, paper_number
+from pufferfish_bench.table import Cell, PaperNumber, PaperTable, Relation, paper_number
 
 ANEW = "remove the folder, and make of its table makes it anew"
 
@@ -41,7 +41,7 @@ class Figure:
     cell: Cell
     name: str
     quantity: Quantity
-    paper: tuple[float, float | None] | None
+    paper: PaperNumber | None
     ours: Sample | None
     verdict: str
 
@@ -49,7 +49,7 @@ class Figure:
     def difference(self) -> float | None:
         """Ours less the paper's, where the two are of a kind."""
         comparable = self.ours and self.paper and self.verdict not in verdicts.INCOMPARABLE
-        return self.ours.mean - self.paper[0] if comparable else None
+        return self.ours.mean - self.paper.mean if comparable else None
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,11 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
     samples = {(cell.name, name): sample(found[cell.name], quantity(name)) for cell in table.cells for name in cell.figures}
     figures = []
     for cell in table.cells:
-        counted = cell.kind == "describe"
-        profile = "paper" if counted else table.profile
+        profile = "paper" if cell.counted else table.profile
         used = machines(found[cell.name])
         for name, path in cell.figures.items():
-            ours, paper = samples[cell.name, name], paper_number(numbers, path)
-            verdict = verdicts.of_figure(quantity(name), ours, paper, profile=profile, machines=used, exact=counted)
+            ours, paper = samples[cell.name, name], paper_number(numbers, path, cell.sizes)
+            verdict = verdicts.of_figure(quantity(name), ours, paper, profile=profile, machines=used, exact=cell.counted)
             figures.append(Figure(cell, name, quantity(name), paper, ours, verdict))
     claims = []
     for relation in table.relations:
@@ -140,13 +139,14 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
 
 def papers_own(relation: Relation, table: PaperTable, numbers: Mapping[str, Any]) -> float | None:
     """The paper's factor (of times) or difference: where it prints it, else from its figures of the two cells."""
-    printed = paper_number(numbers, relation.ratio or relation.difference)
+    printed = paper_number(numbers, relation.ratio or relation.difference, {})
     if printed:
-        return printed[0]
-    of, than = (paper_number(numbers, table.cell(end).figures[relation.quantity]) for end in (relation.of, relation.than))
+        return printed.mean
+    cells = [table.cell(end) for end in (relation.of, relation.than)]
+    of, than = (paper_number(numbers, cell.figures[relation.quantity], cell.sizes) for cell in cells)
     if not (of and than):
         return None
-    return than[0] / of[0] if quantity(relation.quantity).is_time else of[0] - than[0]
+    return than.mean / of.mean if quantity(relation.quantity).is_time else of.mean - than.mean
 
 
 def read_cell(folder: Path) -> tuple[Record, ...]:

@@ -13,34 +13,34 @@ from pufferfish_bench.report.output import Sheet
 from pufferfish_bench.report.page_style import SCRIPT, STYLE
 
 COLOURS = {
-    **dict.fromkeys((verdicts.HOLDS, verdicts.EQUAL, verdicts.WITHIN, verdicts.BETTER), "good"),
+    **dict.fromkeys((verdicts.HOLDS, verdicts.EQUAL, verdicts.OF_THAT_ORDER, verdicts.WITHIN, verdicts.BETTER), "good"),
     **dict.fromkeys((verdicts.WORSE, verdicts.OPPOSITE, verdicts.DIFFERENT), "bad"),
 }
-NUMBER = re.compile(r"([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?) ?(x|[MG]|)(?: ± .*)?")  # 18.0 M | 1,234.5 ± 0.2 | 1.64x | +0.95 | 1e-05
+NUMBER = re.compile(
+    r"([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?) ?(x|[MG]|)(?: [±=] .*)?"
+)  # 18.0 M | 1,234.5 ± 0.2 | 1.64x | +0.95 | 6 = m * n
 UNITS = {"": 1.0, "x": 1.0, "M": 1e6, "G": 1e9}
 
 
 def page(
-    alone: Mapping[str, Sheet],
+    claims: Sheet,
     parts: Sequence[tuple[str, Sequence[Sheet], Outcome]],
     pictures: Mapping[str, Sequence[bytes]],
     results: Path,
 ) -> str:
     """The page for the results folder; links to records are relative to it. How to read the tables is said once, above them.
 
-    Sheets that stand alone come first, by the name that leads to them; those without a row are left out.
+    What is claimed comes first, if anything is.
     """
-    alone = {name: sheet for name, sheet in alone.items() if sheet.rows}
     profile = parts[0][2].table.profile
     notes = dict.fromkeys(sheet.reading.replace("`", "") for _, sheets, _ in parts for sheet in sheets if sheet.reading)
-    names = {anchor(name): name for name in alone} | {found.table.name: number for number, _, found in parts}
+    names = ({"claims": "Claims"} if claims.rows else {}) | {found.table.name: number for number, _, found in parts}
     links = "".join(f'<a href="#{place}">{escape(name)}</a>' for place, name in names.items())
-    sections = "".join(
-        f'<section id="{anchor(name)}">\n<h2>{escape(sheet.title)}</h2>\n{table(sheet)}'
-        f'<p class="provenance">{escape(sheet.note)}</p>\n</section>\n'
-        for name, sheet in alone.items()
+    judged = (
+        f'<section id="claims">\n<h2>{escape(claims.title)}</h2>\n{table(claims)}'
+        f'<p class="provenance">{escape(claims.note)}</p>\n</section>\n'
     )
-    sections += "".join(section(sheets, found, pictures[found.table.name], results) for _, sheets, found in parts)
+    sections = "".join(section(sheets, found, pictures[found.table.name], results) for _, sheets, found in parts)
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -48,13 +48,8 @@ def page(
         f"<h1>Pufferfish: the paper and ours</h1>\n<p>Profile <b>{profile}</b>. The name of a column sorts by it, once more "
         "the other way round, a third time as it was; the numbers beside a cell are its seeds and lead to their records.</p>\n"
         + "".join(f'<p class="note">{escape(note)}</p>\n' for note in notes)
-        + f"<nav>{links}</nav>\n{sections}<script>{SCRIPT}</script>\n</html>\n"
+        + f"<nav>{links}</nav>\n{judged if claims.rows else ''}{sections}<script>{SCRIPT}</script>\n</html>\n"
     )
-
-
-def anchor(name: str) -> str:
-    """Table 1 as an address of the page: table1."""
-    return name.lower().replace(" ", "")
 
 
 def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], results: Path) -> str:
@@ -94,7 +89,7 @@ def cell(column: str, word: str) -> str:
 
 
 def number(word: str) -> float | None:
-    """What a word of a table says in figures, without its spread; None if it says none."""
+    """What a word of a table says in figures, without its spread or formula; None if it says none."""
     found = NUMBER.fullmatch(word)
     return float(found[1].replace(",", "")) * UNITS[found[2]] if found else None
 

@@ -18,7 +18,7 @@ Form = Callable[[Outcome, Sequence[str]], Figure]  # of the cells that were trai
 
 def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
     """Draw what was trained for a table, if anything was, as PNG and SVG; the files, but for their endings."""
-    measured_in = [figure.cell for figure in found.figures if figure.ours and figure.cell.kind != "describe"]
+    measured_in = [figure.cell for figure in found.figures if figure.ours and not figure.cell.counted]
     trained = list(dict.fromkeys(cell.name for cell in measured_in))
     made = []
     for ending, form in FORMS[found.table.picture].items() if trained else ():

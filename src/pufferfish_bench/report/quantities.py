@@ -83,6 +83,7 @@ QUANTITIES = {
     "test_bleu": percent("test BLEU", "test_bleu"),
     "parameters": Quantity("parameters", False, counted("parameters"), decimals(0)),
     "nonzero_parameters": Quantity("parameters left", False, counted("nonzero_parameters"), decimals(0)),
+    "layer_macs": Quantity("MACs", False, counted("macs"), decimals(0)),
     "macs": Quantity("MACs, paper's way", False, counted("macs_as_in_paper"), rounded),
     "seconds_per_epoch": seconds("seconds an epoch", of_summary("seconds_per_epoch")),
     "seconds": seconds("seconds in all", in_all, digits=1),

@@ -16,6 +16,7 @@ from pufferfish_bench.report.numbers import paper_numbers
 from pufferfish_bench.report.outcome import Claim, Figure, Outcome
 from pufferfish_bench.report.output import Sheet
 from pufferfish_bench.speech import spoken_errors
+from pufferfish_bench.table import PaperNumber
 
 COLUMNS = ("cell", "figure", "paper", "ours", "seeds", "difference", "verdict")
 RELATION_COLUMNS = ("the paper's claim", "figure", "paper", "ours", "p (Welch)", "seeds", "verdict")
@@ -35,6 +36,12 @@ def spread(show: Any, mean: float, deviation: float | None) -> str:
     return show(mean) if deviation is None else f"{show(mean)} ± {show(deviation)}"
 
 
+def as_in_paper(show: Any, paper: PaperNumber) -> str:
+    """With its spread, or with the formula that it comes from."""
+    formula = f" = {paper.formula.replace('**', '^')}" if paper.formula else ""  # Markdown takes ** for bold
+    return spread(show, paper.mean, paper.deviation) + formula
+
+
 def signed(show: Any, value: float) -> str:
     return f"{'-' if value < 0 else '+'}{show(abs(value))}"
 
@@ -45,9 +52,9 @@ def figure_words(figure: Figure) -> list[str]:
     return [
         figure.cell.label,
         figure.quantity.label,
-        spread(show, *paper) if paper else "",
+        as_in_paper(show, paper) if paper else "",
         spread(show, ours.mean, ours.deviation) if ours else "",
-        str(len(ours.values)) if ours and figure.cell.kind != "describe" else "",
+        str(len(ours.values)) if ours and not figure.cell.counted else "",
         "0" if figure.verdict == verdicts.EQUAL else signed(show, figure.difference) if figure.difference is not None else "",
         figure.verdict,
     ]
@@ -107,7 +114,7 @@ def rows(found: Outcome) -> list[dict[str, Any]]:
     return [
         {
             "table": found.table.name, "profile": found.table.profile, "cell": figure.cell.name, "figure": figure.name,
-            "paper": figure.paper and figure.paper[0], "paper_deviation": figure.paper and figure.paper[1],
+            "paper": figure.paper and figure.paper.mean, "paper_deviation": figure.paper and figure.paper.deviation,
             "ours": figure.ours and figure.ours.mean, "ours_deviation": figure.ours and figure.ours.deviation,
             "seeds": len(figure.ours.values) if figure.ours else 0, "difference": figure.difference, "verdict": figure.verdict,
         }
@@ -163,7 +170,7 @@ def main(words: Sequence[str]) -> None:
         if not there:
             folder = given.results / "records" / given.profile
             raise InputError(f"there are no records in {folder}: make table4 PROFILE={given.profile} makes some")
-        from pufferfish_bench.report import complexity, page, pictures  # seconds of imports that a refusal does not need
+        from pufferfish_bench.report import page, pictures  # seconds of imports that a refusal does not need
 
         drawn = {}
         for found in there:
@@ -174,9 +181,9 @@ def main(words: Sequence[str]) -> None:
             ]
         judged = claims(there)
         parts = [(number(found.table.name), sheets(found), found) for found in there]
-        alone = {"Claims": judged, "Table 1": complexity.sheet(complexity.rows())}
-        text = page.page(alone, parts, drawn, given.results)
-        output.write(given.results / "tables" / given.profile / "claims", {".md": judged.markdown()}, console)
+        text = page.page(judged, parts, drawn, given.results)
+        if judged.rows:
+            output.write(given.results / "tables" / given.profile / "claims", {".md": judged.markdown()}, console)
         output.write(given.results / f"report-{given.profile}", {".html": text}, console)
         for found in asked:
             for sheet in sheets(found):

@@ -7,13 +7,15 @@ from statistics import fmean, stdev
 
 from pufferfish_bench.report import welch
 from pufferfish_bench.report.quantities import Quantity
+from pufferfish_bench.table import PaperNumber
 
 SIGMAS = 2.0
+ORDER = 10.0  # to this factor an order is right
 LEVEL = 0.05  # of the Welch test, two-sided
 PAPERS_MACHINE = "V100"
 
 WITHIN, BETTER, WORSE = "within 2 sigma", "better", "worse"
-EQUAL, DIFFERENT = "equal", "differs"
+EQUAL, DIFFERENT, OF_THAT_ORDER = "equal", "differs", "of that order"
 NOT_RUN, NO_SPREAD, NO_NUMBER = "not run", "no spread to judge by", ""
 OTHER_PROFILE, OTHER_MACHINE = "not comparable (another profile)", "not comparable (another machine)"
 HOLDS, OPPOSITE, ALIKE = "holds", "the opposite", "cannot be told apart"
@@ -42,7 +44,7 @@ class Sample:
 def of_figure(
     quantity: Quantity,
     ours: Sample | None,
-    paper: tuple[float, float | None] | None,
+    paper: PaperNumber | None,
     *,
     profile: str,
     machines: Collection[str],
@@ -57,15 +59,16 @@ def of_figure(
         return OTHER_MACHINE
     if profile != "paper":
         return OTHER_PROFILE
-    number, deviation = paper
+    if exact and quantity.show(ours.mean) == quantity.show(paper.mean):
+        return EQUAL
     if exact:
-        return EQUAL if quantity.show(ours.mean) == quantity.show(number) else DIFFERENT
-    if deviation is None and ours.deviation is None:
+        return OF_THAT_ORDER if paper.is_order and 1 / ORDER <= ours.mean / paper.mean <= ORDER else DIFFERENT
+    if paper.deviation is None and ours.deviation is None:
         return NO_SPREAD
-    sigma = math.hypot(deviation or 0.0, ours.deviation or 0.0)
-    if abs(ours.mean - number) <= SIGMAS * sigma:
+    sigma = math.hypot(paper.deviation or 0.0, ours.deviation or 0.0)
+    if abs(ours.mean - paper.mean) <= SIGMAS * sigma:
         return WITHIN
-    return BETTER if (ours.mean > number) == quantity.higher_is_better else WORSE
+    return BETTER if (ours.mean > paper.mean) == quantity.higher_is_better else WORSE
 
 
 @dataclass(frozen=True)

@@ -72,13 +72,10 @@ def in_lab(cell: Cell, directory: Path) -> tuple[Path, dict[str, int]]:
 def jobs_of(wanted: PaperTable, seeds: int, records: Path) -> list[Job]:
     """All runs of a table, seed by seed, so that a stop leaves whole rounds; what is counted comes first and once."""
     folder = records / wanted.profile / wanted.name
-    counted = [cell for cell in wanted.cells if cell.kind == "describe"]
-    jobs = [
-        Job(cell, 1, folder / cell.name / "seed1", None, {"overrides": list(cell.overrides), "net": cell.net}, {})
-        for cell in counted
-    ]
+    counted = [cell for cell in wanted.cells if cell.counted]
+    jobs = [Job(cell, 1, folder / cell.name / "seed1", None, what_is_counted(cell), {}) for cell in counted]
     rounds = range(1, seeds + 1)
-    trained = [cell for cell in wanted.cells if cell.kind != "describe"]
+    trained = [cell for cell in wanted.cells if not cell.counted]
     # the words of a run say nothing of workers: torchrun does, and the run's identity has them in it
     identities = {cell.name: command_line.identify([*cell.overrides, f"workers={cell.workers}"], rounds) for cell in trained}
     for number, seed in enumerate(rounds):
@@ -87,6 +84,13 @@ def jobs_of(wanted: PaperTable, seeds: int, records: Path) -> list[Job]:
             directory, links = in_lab(cell, identity)
             jobs.append(Job(cell, seed, folder / cell.name / f"seed{seed}", directory, settings, links))
     return jobs
+
+
+def what_is_counted(cell: Cell) -> dict[str, Any]:
+    """By which the record of a counted cell is known."""
+    if cell.kind == "layer":
+        return {"layer": cell.layer, "net": cell.net, "sizes": dict(cell.sizes)}
+    return {"overrides": list(cell.overrides), "net": cell.net}
 
 
 def command(job: Job) -> list[str]:
@@ -189,18 +193,27 @@ def train(job: Job) -> bool:
 
 
 def count(job: Job) -> bool:
-    """Count a net as pufferfish-describe does, and keep its totals."""
+    """Count what a job wants counted, and keep the totals."""
     from pufferfish_bench.machine import code_version  # imports torch
+    from pufferfish_bench.reproduce import layers
 
-    words = [sys.executable, "-c", DESCRIBE, *job.cell.overrides, "json=true"]
-    described = subprocess.run(words, stdout=subprocess.PIPE, text=True)
-    if described.returncode:
+    cell = job.cell
+    totals = layers.count(cell.layer, cell.net, cell.sizes) if cell.kind == "layer" else described(cell)
+    if totals is None:
         return False
-    totals = json.loads(described.stdout)["totals"][job.cell.net]
     job.record.mkdir(parents=True, exist_ok=True)
-    figures = {name: totals[name] for name in ("parameters", "macs", "macs_as_in_paper")}
-    write_json(job.record / RUN, {"settings": job.settings, **code_version(), "counted": figures, "finished": now()})
+    write_json(job.record / RUN, {"settings": job.settings, **code_version(), "counted": totals, "finished": now()})
     return True
+
+
+def described(cell: Cell) -> dict[str, int] | None:
+    """The totals of a net as pufferfish-describe counts it; None if it does not."""
+    words = [sys.executable, "-c", DESCRIBE, *cell.overrides, "json=true"]
+    answer = subprocess.run(words, stdout=subprocess.PIPE, text=True)
+    if answer.returncode:
+        return None
+    totals = json.loads(answer.stdout)["totals"][cell.net]
+    return {name: totals[name] for name in ("parameters", "macs", "macs_as_in_paper")}
 
 
 def do(job: Job) -> bool:
