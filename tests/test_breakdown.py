@@ -135,6 +135,13 @@ def test_bars_are_of_a_step_where_epochs_are_not_equally_long(tmp_path: Path):
     assert drawn("two", "long") == drawn("two", "four") == ("seconds a step", pytest.approx(step))
 
 
+def test_hosts_that_share_too_few_cores_are_named(tmp_path: Path):
+    two, four = (measured.read([str(write_run(tmp_path / str(hosts), workers=hosts))]) for hosts in (2, 4))
+    assert breakdown.crowding(two) == ""
+    assert breakdown.crowding([*two, *four]).startswith("4 hosts share fewer cores")
+    assert [breakdown.crowding(runs) in breakdown.sheets(runs)[0].note for runs in (two, four)] == [True, True]
+
+
 def test_one_rank_is_its_own_slowest_and_fastest(tmp_path: Path):
     directory = write_run(tmp_path / "run", earlier=[of_phase("warmup", 8.0)])
     (run,) = measured.read([str(directory)], phase="warmup")

@@ -76,15 +76,16 @@ def test_every_picture_tells_its_seeds_and_where_its_numbers_come_from(every_for
         foot = " ".join(words(picture))
         assert "Mean over 2 seeds" in foot
         assert "profile cpu; commit 0123456789ab; on a processor, 2 threads; finished 2026-01-02." in foot
+        assert table.read(picture.stem.split("-")[0], "cpu").note in foot  # that it is of another data set, say
         assert ("whiskers" in foot) == (not picture.stem.endswith("breakdown"))
 
 
 @pytest.mark.parametrize(
     ("picture", "labels"),
     [
-        ("tables/cpu/table8", ["low rank", "hybrid with warmup", "minutes of training", "test accuracy"]),
+        ("tables/cpu/table8", ["low rank", "hybrid with warmup", "minutes of training", "test accuracy, %"]),
         ("figures/cpu/figure6-breakdown", ["vanilla", *PARTS, "seconds an epoch"]),
-        ("figures/cpu/figure5-size", ["pufferfish", "lth", "minutes of training, all of it", "test accuracy"]),
+        ("figures/cpu/figure5-size", ["pufferfish", "lth", "minutes of training, all of it", "test accuracy, %"]),
         ("figures/cpu/figure3b", ["2", "6", "epochs of warm-up", "test accuracy, %"]),
         ("figures/cpu/figure4c", ["2", "4", "workers", "seconds an epoch", "vanilla", "pufferfish", "times as fast as on 2"]),
     ],

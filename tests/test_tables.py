@@ -129,6 +129,16 @@ def test_a_table_that_contradicts_itself_is_refused(content: dict, sentence: str
         parsed(**content)
 
 
+@pytest.mark.parametrize("method", [["method=vanilla"], ["method=pufferfish", "method.warmup_reducer=powersgd"]])
+def test_a_run_that_tells_waiting_apart_is_another_and_its_settings_say_so(method: list[str]):
+    words = [[*method, f"measure_wait={asked}"] for asked in ("false", "true")]
+    (plain, without), (waits, settings) = (main.identify(own, [1])[0] for own in words)
+    assert plain != waits
+    assert (without["reducer"]["measure_wait"], settings["reducer"]["measure_wait"]) == (False, True)
+    assert without.keys() == settings.keys()
+    assert "measure_wait" not in settings  # said once
+
+
 def test_a_word_of_a_cell_that_no_config_knows_is_an_error_of_the_users():
     with pytest.raises(InputError, match="vgg20"):
         main.identify(["model=vgg20"], [1])

@@ -85,6 +85,7 @@ def test_lower_is_better_where_it_is():
 
 
 def test_what_cannot_be_compared_gets_no_better_and_no_worse():
+    assert judge(SECONDS, [10.0], (9.0, 0.1), machines=()) == verdicts.OTHER_MACHINE  # nobody knows which
     assert judge(ACCURACY, [10.0], (90.0, 0.1), profile="cpu") == verdicts.OTHER_PROFILE
     assert judge(SECONDS, [10.0], (13.5, 0.02), machines=("a processor",)) == verdicts.OTHER_MACHINE
     assert judge(SECONDS, [10.0], (13.5, 0.02), machines=("a processor", "V100")) == verdicts.OTHER_MACHINE

@@ -18,8 +18,10 @@ DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable")
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
 PLACES = {
     "data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1,
-    "measure_wait": False, "measure_network": False, "probe_steps": 0,
+    "measure_network": False, "probe_steps": 0,
 }  # fmt: skip
+# Settings that others take over (`profile` most of them, `measure_wait` the reducer): they are told there.
+TOLD_ELSEWHERE = ("profile", "measure_wait")
 
 
 @dataclass
@@ -71,7 +73,7 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(config, resolve=True)
     for key in DATA_PLACES + DATA_CONDITIONS:
         settings["dataset"].pop(key, None)
-    return {key: value for key, value in settings.items() if key not in (*PLACES, "profile")}
+    return {key: value for key, value in settings.items() if key not in (*PLACES, *TOLD_ELSEWHERE)}
 
 
 def conditions(config: DictConfig) -> dict[str, Any]:

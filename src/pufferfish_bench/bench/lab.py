@@ -25,12 +25,12 @@ METHODS = {
     "signum": ("method=signum",),
     "pufferfish+powersgd": ("method=pufferfish", "reducer=powersgd", "reducer.rank=4"),
 }
+BATCH, STEPS = 32, 5
 # ResNet-18 as it is, on embedded images; without a warm-up, so that every step is one of the method's
 COMMON = (
-    "model=resnet18", "dataset=synthetic_images", "dataset.test_images=10", "epochs=1", "warmup_epochs=0", "batch_size=32",
+    "model=resnet18", "dataset=synthetic_images", "dataset.test_images=10", "epochs=1", "warmup_epochs=0", f"batch_size={BATCH}",
     "untimed_steps=1", "measure_wait=true", "schedule.learning_rate=1e-3",
 )  # fmt: skip
-BATCH, STEPS = 32, 5
 WORK, RECORDS, FIGURES = Path("results/runs/lab"), Path("results/lab"), Path("results/figures")
 CIFAR = "50000"  # images of an epoch, for what the figures scale to
 

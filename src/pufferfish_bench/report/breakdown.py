@@ -55,7 +55,7 @@ def sheets(runs: Sequence[Measured]) -> list[Sheet]:
             ["run", *SECTIONS, "total", "MB sent"],
             steps,
             "Mean over ranks and over the timed steps of a phase: of the last one unless another is named. `step` is the "
-            "optimizer's; MB (10^6 bytes) are what a rank gives the collectives in a step.",
+            f"optimizer's; MB (10^6 bytes) are what a rank gives the collectives in a step. {crowding(runs)}".strip(),
         ),
         Sheet(
             "Seconds an epoch",
@@ -89,7 +89,8 @@ def draw(runs: Sequence[Measured], out: Path, console: Console) -> None:
 
     with charts.style():
         figure = bars(runs)
-        charts.write_at_foot(figure, f"{steps_behind(runs)} {provenance.sentence(provenance.of([run.record for run in runs]))}")
+        words = (steps_behind(runs), crowding(runs), provenance.sentence(provenance.of([run.record for run in runs])))
+        charts.write_at_foot(figure, " ".join(filter(None, words)))
         charts.save(figure, out, console)
 
 
@@ -97,6 +98,12 @@ def steps_behind(runs: Sequence[Measured]) -> str:
     """How much of a run each bar is the mean of."""
     fewest, most = (choose(run.timed_steps for run in runs) for choose in (min, max))
     return f"Mean of {most if fewest == most else f'{fewest} to {most}'} timed steps, one run a bar."
+
+
+def crowding(runs: Sequence[Measured]) -> str:
+    """Which runs had to share cores, if any: their computation is slower than on machines of their own."""
+    crowded = dict.fromkeys(f"{run.hosts} hosts" for run in runs if (run.threads_a_core or 0) > 1)
+    return f"{' and '.join(crowded)} share fewer cores than they have threads, and compute in turns." if crowded else ""
 
 
 def bars(runs: Sequence[Measured]) -> "Figure":

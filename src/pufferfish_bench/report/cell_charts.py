@@ -6,7 +6,7 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pufferfish_bench.report import charts, outcome
+from pufferfish_bench.report import charts, outcome, quantities
 from pufferfish_bench.report.outcome import Outcome, Record
 
 STYLES = ("-", "--", ":")  # colours and markers repeat after eight cells, the style of the line then changes
@@ -59,7 +59,7 @@ def draw_curves(axes: Axes, found: Outcome, trained: Sequence[str], curves: Mapp
         style = STYLES[position // len(charts.LINES) % len(STYLES)]
         axes.plot(minutes, values, label=found.table.cell(name).label, linestyle=style, markersize=4, **charts.look(position))
     metric = found.records[next(iter(curves))][0].run["summary"]["metric"]
-    axes.set(xlabel="minutes of training", ylabel=metric.replace("_", " "))
+    axes.set(xlabel="minutes of training", ylabel=quantities.label(metric))
     axes.legend(fontsize=9, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
 

@@ -25,8 +25,14 @@ class Sheet:
     note: str = ""
     reading: str = ""  # how tables of this kind are read
 
+    @property
+    def of_words(self) -> list[int]:
+        """The columns that hold words and not numbers: the first, and where a word begins with a letter."""
+        columns = zip(*self.rows, strict=True)
+        return [place for place, words in enumerate(columns) if not place or any(word[:1].isalpha() for word in words)]
+
     def show(self, console: Console) -> None:
-        table = tables.table(*map(escape, self.columns), title=escape(self.title))
+        table = tables.table(*map(escape, self.columns), title=escape(self.title), left=self.of_words)
         for row in self.rows:
             table.add_row(*map(escape, row))
         tables.show(table, console)
@@ -38,7 +44,7 @@ class Sheet:
         return f"{self.note} {self.reading}".strip()
 
     def markdown(self) -> str:
-        rule = [":--", *["--:"] * (len(self.columns) - 1)]
+        rule = [":--" if place in self.of_words else "--:" for place in range(len(self.columns))]
         lines = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in (self.columns, rule, *self.rows)]
         note = [self.words, ""] if self.words else []
         return "\n".join([f"## {self.title}", "", *(f"| {line} |" for line in lines), "", *note])

@@ -59,9 +59,9 @@ def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], 
     tables = [table(title, beside) + (f'<p class="note">{escape(title.note)}</p>\n' if title.note else "")]
     tables += [f"<h3>{escape(sheet.title)}</h3>\n{table(sheet)}" for sheet in others]
     plots = [
-        f'<div class="plot"><img alt="{escape(found.table.title)}" '
+        f'<div class="plot"><img alt="{escape(found.table.title)}, picture {place}" '
         f'src="data:image/svg+xml;base64,{base64.b64encode(picture).decode()}"></div>\n'
-        for picture in pictures
+        for place, picture in enumerate(pictures, start=1)
     ]
     return (
         f'<section id="{found.table.name}">\n<h2>{escape(title.title)}</h2>\n'

@@ -25,7 +25,8 @@ def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
         made.append(out.with_name(out.name + ending))
         with charts.style():
             figure = form(found, trained)
-            charts.write_at_foot(figure, f"{over_seeds(figure, found, trained)} {provenance.sentence(found.provenance)}")
+            words = (found.table.note, over_seeds(figure, found, trained), provenance.sentence(found.provenance))
+            charts.write_at_foot(figure, " ".join(filter(None, words)))
             charts.save(figure, made[-1], console)
     return made
 

@@ -94,6 +94,11 @@ QUANTITIES = {
 }
 
 
+def label(metric: str) -> str:
+    """What the headline figure of a task is called."""
+    return QUANTITIES[metric].label if metric in QUANTITIES else metric.replace("_", " ")
+
+
 def quantity(name: str) -> Quantity:
     if name not in QUANTITIES:
         raise InputError(f"there is no quantity {name!r}; there are {', '.join(QUANTITIES)}")

@@ -18,8 +18,8 @@ from pufferfish_bench.report.output import Sheet
 from pufferfish_bench.speech import spoken_errors
 from pufferfish_bench.table import PaperNumber
 
-COLUMNS = ("cell", "figure", "paper", "ours", "seeds", "difference", "verdict")
-RELATION_COLUMNS = ("the paper's claim", "figure", "paper", "ours", "p (Welch)", "seeds", "verdict")
+COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
+RELATION_COLUMNS = ("the paper's claim", "quantity", "paper", "ours", "p (Welch)", "seeds", "verdict")
 READING = (
     "Mean ± standard deviation over seeds. Within 2 sigma: of a single run, the paper's spread and ours together. A profile "
     "other than `paper` is the paper in miniature: its numbers are not comparable, its relations are what it can show. "
@@ -113,7 +113,7 @@ def rows(found: Outcome) -> list[dict[str, Any]]:
     """All figures in full, for programs."""
     return [
         {
-            "table": found.table.name, "profile": found.table.profile, "cell": figure.cell.name, "figure": figure.name,
+            "table": found.table.name, "profile": found.table.profile, "cell": figure.cell.name, "quantity": figure.name,
             "paper": figure.paper and figure.paper.mean, "paper_deviation": figure.paper and figure.paper.deviation,
             "ours": figure.ours and figure.ours.mean, "ours_deviation": figure.ours and figure.ours.deviation,
             "seeds": len(figure.ours.values) if figure.ours else 0, "difference": figure.difference, "verdict": figure.verdict,
@@ -126,7 +126,7 @@ def relation_rows(found: Outcome) -> list[dict[str, Any]]:
     return [
         {
             "table": found.table.name, "profile": found.table.profile, "claim": claim.relation.claim,
-            "figure": claim.relation.quantity, "of": claim.relation.of, "is": claim.relation.direction,
+            "quantity": claim.relation.quantity, "of": claim.relation.of, "is": claim.relation.direction,
             "than": claim.relation.than,
             "margin": claim.relation.margin, "margin_is_share": claim.relation.margin_is_share,
             "paper": claim.paper, "ours": claim.ours, "p": claim.judgement.p,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from pufferfish_bench.report import charts
+from pufferfish_bench.report import charts, quantities
 from pufferfish_bench.report.outcome import Outcome, Record
 from pufferfish_bench.report.verdicts import Sample
 
@@ -25,11 +25,16 @@ def draw(found: Outcome, trained: Sequence[str]) -> Figure:
     metric, time = figure.subplots(2, 1, sharex=True)
     for position, name in enumerate(trained):
         levels = over_seeds(found.records[name])
-        sizes, look = [level[0].mean for level in levels], {"capsize": 4, "label": found.table.cell(name).label}
+        look = {
+            "capsize": 4,
+            "label": found.table.cell(name).label,
+            "zorder": 3 - position / 10,
+        }  # a lone point stays in sight
+        sizes = [level[0].mean for level in levels]
         for axes, samples in ((time, [level[1] for level in levels]), (metric, [level[2] for level in levels])):
             means, spreads = [sample.mean for sample in samples], [sample.deviation or 0.0 for sample in samples]
             axes.errorbar(sizes, means, yerr=spreads, **look, **charts.look(position))
-    metric.set_ylabel(found.records[trained[0]][0].run["summary"]["metric"].replace("_", " "))
+    metric.set_ylabel(quantities.label(found.records[trained[0]][0].run["summary"]["metric"]))
     metric.legend(fontsize=9)
     time.set(ylabel="minutes of training, all of it", xlabel="millions of parameters that are not zero")
     time.invert_xaxis()

@@ -55,7 +55,7 @@ def of_figure(
         return NOT_RUN
     if paper is None:
         return NO_NUMBER
-    if quantity.is_time and not all(PAPERS_MACHINE in machine for machine in machines):
+    if quantity.is_time and not (machines and all(PAPERS_MACHINE in machine for machine in machines)):
         return OTHER_MACHINE
     if profile != "paper":
         return OTHER_PROFILE
