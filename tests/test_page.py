@@ -73,6 +73,16 @@ def test_what_must_be_known_of_one_table_stands_with_it(tmp_path: Path):
     assert note in (tmp_path / "tables/cpu/table6.md").read_text()
 
 
+def test_tables_without_a_picture_have_all_the_width(tmp_path: Path):
+    write_counted(tmp_path, "cpu/table1/fc_vanilla", parameters=262144, macs=262144)
+    report(tmp_path)
+    assert '<div class="beside">' not in (tmp_path / "report-cpu.html").read_text()
+    assert not (tmp_path / "tables/cpu/claims.md").exists()  # it claims nothing
+    ablation(tmp_path)
+    report(tmp_path)
+    assert (tmp_path / "report-cpu.html").read_text().count('<div class="beside">') == 1
+
+
 def test_names_in_records_cannot_break_the_page(tmp_path: Path):
     write_cell(tmp_path, "cpu/table8/low_rank", (1.0,), device="<script>alert(1)</script>|")
     report(tmp_path)

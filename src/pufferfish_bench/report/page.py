@@ -63,29 +63,39 @@ def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], 
         f'src="data:image/svg+xml;base64,{base64.b64encode(picture).decode()}"></div>\n'
         for place, picture in enumerate(pictures, start=1)
     ]
+    content = f'<div class="tables">{"".join(tables)}</div>\n'
+    if plots:  # else the tables have all the width
+        content = f'<div class="beside">\n{content}<div class="plots">{"".join(plots)}</div>\n</div>\n'
     return (
-        f'<section id="{found.table.name}">\n<h2>{escape(title.title)}</h2>\n'
-        f'<div class="beside">\n<div class="tables">{"".join(tables)}</div>\n<div class="plots">{"".join(plots)}</div>\n</div>\n'
+        f'<section id="{found.table.name}">\n<h2>{escape(title.title)}</h2>\n{content}'
         f'<p class="provenance">{escape(provenance.sentence(found.provenance))}</p>\n</section>\n'
     )
 
 
 def table(sheet: Sheet, beside: Sequence[str] | None = None) -> str:
     """A sheet as HTML; `beside` is put beside the first word of each row."""
-    names = [escape(column) for column in sheet.columns]
-    head = "".join(f'<th scope="col" data-label="{name}"><button>{name}</button></th>' for name in names)
+    kinds = ["words" if place in sheet.of_words else "" for place in range(len(sheet.columns))]
+    head = "".join(
+        f'<th scope="col" data-label="{escape(name)}"{classes(kind)}><button>{escape(name)}</button></th>'
+        for name, kind in zip(sheet.columns, kinds, strict=True)
+    )
     lines = []
     for (first, *rest), extra in zip(sheet.rows, beside or [""] * len(sheet.rows), strict=True):
-        cells = "".join(cell(column, word) for column, word in zip(sheet.columns[1:], rest, strict=True))
-        lines.append(f'<tr><td data-value="{escape(first)}">{escape(first)}{extra}</td>{cells}</tr>\n')
+        cells = "".join(cell(*column) for column in zip(sheet.columns[1:], rest, kinds[1:], strict=True))
+        lines.append(f'<tr><td data-value="{escape(first)}" class="words">{escape(first)}{extra}</td>{cells}</tr>\n')
     return f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{"".join(lines)}</tbody></table></div>\n'
 
 
-def cell(column: str, word: str) -> str:
+def cell(column: str, word: str, kind: str = "") -> str:
     """A cell that knows its column, for a phone, and what it is sorted by."""
-    colour, value = COLOURS.get(word), number(word)
-    mark = f' class="{colour}"' if colour else ""
-    return f'<td data-label="{escape(column)}" data-value="{escape(word) if value is None else value}"{mark}>{escape(word)}</td>'
+    value, looks = number(word), classes(kind, COLOURS.get(word, ""))
+    return f'<td data-label="{escape(column)}" data-value="{escape(word) if value is None else value}"{looks}>{escape(word)}</td>'
+
+
+def classes(*names: str) -> str:
+    """The names that there are, as an attribute."""
+    there = " ".join(filter(None, names))
+    return f' class="{there}"' if there else ""
 
 
 def number(word: str) -> float | None:

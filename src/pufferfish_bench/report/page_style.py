@@ -10,21 +10,20 @@ a { color: inherit } nav { display: flex; flex-wrap: wrap; gap: .2rem .4rem } na
 section { margin-top: 2.5rem } h2, h3 { line-height: 1.25 } .note, .provenance { color: var(--faint); font-size: .85rem }
 .note { margin: .4rem 0; max-width: 60rem } .provenance { overflow-wrap: anywhere }
 .beside { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem 2rem; align-items: start }
-.scroll { overflow-x: auto }
+.scroll, .plot { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; white-space: nowrap }
 th, td { padding: .3rem .45rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: baseline }
 th:first-child, td:first-child { padding-left: 0 }
-:is(th, td):is(:first-child, :nth-child(2), [data-label=verdict]) { text-align: left }
-td:is(:first-child, :nth-child(2), [data-label=verdict]) { white-space: normal; min-width: 7rem }
+.words { text-align: left } td.words { white-space: normal; min-width: 7rem }
 th button { all: unset; cursor: pointer; font-weight: 600 } th button:focus-visible { outline: 2px solid }
 th[aria-sort=ascending] button::after { content: " \\25B2" } th[aria-sort=descending] button::after { content: " \\25BC" }
 small { white-space: nowrap } small a { display: inline-block; padding: .1rem .45rem; border-radius: .3rem }
 small a:hover { background: var(--line) }
 .good { color: var(--good) } .bad { color: var(--bad) }
-.plot { margin-bottom: 1rem; border-radius: .4rem } .plot img { display: block; width: 100%; max-width: 40rem }
+.plot { margin-bottom: 1rem; border-radius: .4rem } .plot img { display: block; width: 100%; min-width: 30rem; max-width: 40rem }
 @media (min-width: 78rem) {
   .beside { grid-template-columns: minmax(0, 48rem) minmax(0, 1fr); gap: 1.5rem }
-  table { font-size: .8rem } }
+  table { font-size: .8rem } .plot img { min-width: 0 } }
 @media (max-width: 44rem) {
   table, thead, tbody { display: block; white-space: normal }
   thead tr { display: flex; flex-wrap: wrap; gap: .4rem; margin-bottom: .4rem }
