@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import outcome, verdicts
-from pufferfish_bench.report.numbers import paper_numbers
+from pufferfish_bench.report.numbers import paper_number, paper_numbers
 from pufferfish_bench.reproduce import jobs, layers
 
 NUMBERS = paper_numbers()
@@ -19,7 +19,7 @@ OF_ONE_PAIR = ("attention", "factorised")  # the paper's formula has a pair for 
 
 
 def formula(cell: table.Cell, quantity: str, sizes: dict[str, int]) -> float:
-    return table.paper_number(NUMBERS, cell.figures[quantity], sizes).mean
+    return paper_number(NUMBERS, cell.figures[quantity], sizes).mean
 
 
 @given(data=st.data(), which=st.sampled_from([which for which in CELLS if which != OF_ONE_PAIR]))
@@ -33,7 +33,7 @@ def test_the_formulas_for_parameters_hold_at_any_sizes(data: st.DataObject, whic
 @pytest.mark.parametrize("which", CELLS, ids=" ".join)
 def test_orders_stay_orders_when_all_sizes_grow(which: tuple[str, str]):
     hides_constants = which[0] not in ("fc", "convolution")
-    for scale in (1, 2, 8):
+    for scale in (1, 2, 8):  # but for k: an even kernel gives another picture
         sizes = {name: size if name == "k" else scale * size for name, size in CELLS[which].sizes.items()}
         ratio = layers.count(*which, sizes)["macs"] / formula(CELLS[which], "layer_macs", sizes)
         assert 1 <= ratio <= (verdicts.ORDER if hides_constants else 1)
@@ -55,8 +55,8 @@ def test_a_table_of_layers_is_counted_once_and_judged(tmp_path: Path):
     [
         ("pooling", "vanilla", {}, "layer: pooling is not known; allowed: fc, "),
         ("fc", "hybrid", {"m": 1, "n": 1}, "net: hybrid is not known"),
-        ("fc", "vanilla", {"m": 1}, "sizes of vanilla fc are not complete"),
-        ("fc", "factorised", {"m": 1, "n": 1}, "sizes of factorised fc are not complete: 'r'"),
+        ("fc", "vanilla", {"m": 1}, "sizes of vanilla fc do not do: .*'n'"),
+        ("fc", "factorised", {"m": 1, "n": 1}, "sizes of factorised fc do not do: 'r'"),
     ],
 )
 def test_a_layer_that_cannot_be_built_is_refused(layer: str, net: str, sizes: dict[str, int], sentence: str):

@@ -10,7 +10,7 @@ import pytest
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import read_json, write_json
-from pufferfish_bench.report import outcome, reproduction, verdicts
+from pufferfish_bench.report import outcome, output, reproduction, verdicts
 from pufferfish_bench.report.numbers import paper_numbers
 from tests.reported import ablation, report, write_cell, write_counted, write_record
 
@@ -47,6 +47,12 @@ def test_the_csv_holds_the_papers_numbers_and_the_mean_and_spread_of_the_records
         3,
     ]
     assert (row["difference"], row["verdict"]) == ("", verdicts.OTHER_PROFILE)
+
+
+def test_a_column_is_of_words_if_all_that_it_says_is_words():
+    rows = [["1 host", "holds", "always", "", "1.5"], ["2 hosts", "", "< 3 Gbit/s", "", "+2"]]
+    assert output.Sheet("", ["run", "verdict", "ahead", "nothing", "number"], rows).of_words == [0, 1]
+    assert output.Sheet("", ["run", "number"], []).markdown().splitlines()[3] == "| :-- | --: |"
 
 
 def test_claims_are_judged_and_what_cannot_be_told_apart_is_said_so(tmp_path: Path):

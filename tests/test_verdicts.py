@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from pufferfish_bench import table
 from pufferfish_bench.report import verdicts, welch
+from pufferfish_bench.report.numbers import PaperNumber
 from pufferfish_bench.report.quantities import QUANTITIES
 from pufferfish_bench.report.verdicts import Sample
-from pufferfish_bench.table import PaperNumber
 
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
 samples = st.lists(numbers, min_size=2, max_size=6)

@@ -20,7 +20,7 @@ PLACES = {
     "data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1,
     "measure_network": False, "probe_steps": 0,
 }  # fmt: skip
-# Settings that others take over (`profile` most of them, `measure_wait` the reducer): they are told there.
+# Settings that are told by others: a profile by all that it chooses, measure_wait by the reducer that it is handed to.
 TOLD_ELSEWHERE = ("profile", "measure_wait")
 
 

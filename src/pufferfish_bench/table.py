@@ -188,38 +188,3 @@ def parse_relation(own: Mapping[str, Any]) -> Relation:
         ratio=own.get("ratio"),
         difference=own.get("difference"),
     )
-
-
-@dataclass(frozen=True)
-class PaperNumber:
-    """A number of the paper, with its standard deviation where it gives one, or the formula that it gives instead."""
-
-    mean: float
-    deviation: float | None = None
-    formula: str | None = None
-
-    @property
-    def is_order(self) -> bool:
-        return self.formula is not None and self.formula.startswith("O(")
-
-
-def paper_number(numbers: Mapping[str, Any], path: str | None, sizes: Mapping[str, int]) -> PaperNumber | None:
-    """The paper's number under a path of keys; what a formula comes to at these sizes."""
-    if path is None:
-        return None
-    found: Any = numbers
-    for key in path.split("."):
-        if not isinstance(found, Mapping) or key not in found:
-            raise InputError(f"the paper's numbers have no {path}")
-        found = found[key]
-    if isinstance(found, str):
-        return PaperNumber(value(found.removeprefix("O"), sizes), formula=found)
-    return PaperNumber(*map(float, found)) if isinstance(found, Sequence) else PaperNumber(float(found))
-
-
-def value(formula: str, sizes: Mapping[str, int]) -> float:
-    """What a formula of results/paper/numbers.yaml comes to."""
-    try:
-        return float(eval(formula, {"__builtins__": {}}, dict(sizes)))
-    except NameError as error:
-        raise InputError(f"the paper's {formula} needs the size {error.name}: there are {', '.join(sizes) or 'none'}") from None

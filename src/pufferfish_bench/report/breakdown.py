@@ -101,7 +101,7 @@ def steps_behind(runs: Sequence[Measured]) -> str:
 
 
 def crowding(runs: Sequence[Measured]) -> str:
-    """Which runs had to share cores, if any: their computation is slower than on machines of their own."""
+    """Which of the lab's hosts had to share cores, if any: they compute more slowly than machines of their own would."""
     crowded = dict.fromkeys(f"{run.hosts} hosts" for run in runs if (run.threads_a_core or 0) > 1)
     return f"{' and '.join(crowded)} share fewer cores than they have threads, and compute in turns." if crowded else ""
 

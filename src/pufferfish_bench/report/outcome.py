@@ -10,10 +10,11 @@ from typing import Any
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, Row, read_json, read_rows
 from pufferfish_bench.report import provenance, verdicts
+from pufferfish_bench.report.numbers import PaperNumber, paper_number
 from pufferfish_bench.report.quantities import Quantity, quantity
 from pufferfish_bench.report.verdicts import Judgement, Sample
 from pufferfish_bench.run_directory import differences
-from pufferfish_bench.table import Cell, PaperNumber, PaperTable, Relation, paper_number
+from pufferfish_bench.table import Cell, PaperTable, Relation
 
 ANEW = "remove the folder, and make of its table makes it anew"
 
@@ -48,7 +49,7 @@ class Figure:
     @property
     def difference(self) -> float | None:
         """Ours less the paper's, where the two are of a kind."""
-        comparable = self.ours and self.paper and self.verdict not in verdicts.INCOMPARABLE
+        comparable = self.ours and self.paper and self.verdict not in (*verdicts.INCOMPARABLE, verdicts.OF_THAT_ORDER)
         return self.ours.mean - self.paper.mean if comparable else None
 
 

@@ -27,9 +27,9 @@ class Sheet:
 
     @property
     def of_words(self) -> list[int]:
-        """The columns that hold words and not numbers: the first, and where a word begins with a letter."""
-        columns = zip(*self.rows, strict=True)
-        return [place for place, words in enumerate(columns) if not place or any(word[:1].isalpha() for word in words)]
+        """The columns that hold words and not numbers: the first, and where all that is said begins with a letter."""
+        columns = [[row[place] for row in self.rows if row[place]] for place in range(len(self.columns))]
+        return [place for place, said in enumerate(columns) if not place or (said and all(word[0].isalpha() for word in said))]
 
     def show(self, console: Console) -> None:
         table = tables.table(*map(escape, self.columns), title=escape(self.title), left=self.of_words)

@@ -16,9 +16,8 @@ COLOURS = {
     **dict.fromkeys((verdicts.HOLDS, verdicts.EQUAL, verdicts.OF_THAT_ORDER, verdicts.WITHIN, verdicts.BETTER), "good"),
     **dict.fromkeys((verdicts.WORSE, verdicts.OPPOSITE, verdicts.DIFFERENT), "bad"),
 }
-NUMBER = re.compile(
-    r"([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?) ?(x|[MG]|)(?: [±=] .*)?"
-)  # 18.0 M | 1,234.5 ± 0.2 | 1.64x | +0.95 | 6 = m * n
+# 18.0 M | 1,234.5 ± 0.2 | 1.64x | +0.95 | 1e-05 | 262,144: m * n
+NUMBER = re.compile(r"([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?) ?(x|[MG]|)(?:(?: ±|:) .*)?")
 UNITS = {"": 1.0, "x": 1.0, "M": 1e6, "G": 1e9}
 
 

@@ -12,19 +12,18 @@ from rich.console import Console
 from pufferfish_bench import table
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import outcome, output, provenance, verdicts
-from pufferfish_bench.report.numbers import paper_numbers
+from pufferfish_bench.report.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.report.outcome import Claim, Figure, Outcome
 from pufferfish_bench.report.output import Sheet
 from pufferfish_bench.speech import spoken_errors
-from pufferfish_bench.table import PaperNumber
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
 RELATION_COLUMNS = ("the paper's claim", "quantity", "paper", "ours", "p (Welch)", "seeds", "verdict")
 READING = (
     "Mean ± standard deviation over seeds. Within 2 sigma: of a single run, the paper's spread and ours together. A profile "
-    "other than `paper` is the paper in miniature: its numbers are not comparable, its relations are what it can show. "
-    "Rows with `counted` are of the paper's nets in full; what another profile trains is mostly narrower, as its records "
-    "say. A record does not know what else its machine was doing: times are as they came."
+    "other than `paper` is the paper in miniature: what it trains is not comparable, its relations are what it can show. "
+    "What is counted and not trained is of the paper's nets in full; what another profile trains is mostly narrower, as its "
+    "records say. A record does not know what else its machine was doing: times are as they came."
 )
 RELATIONS_READING = (
     "Two-sided Welch test at 5 %, each claim on its own. In `paper` and `ours`: of times, so many times as fast; of all "
@@ -38,7 +37,7 @@ def spread(show: Any, mean: float, deviation: float | None) -> str:
 
 def as_in_paper(show: Any, paper: PaperNumber) -> str:
     """With its spread, or with the formula that it comes from."""
-    formula = f" = {paper.formula.replace('**', '^')}" if paper.formula else ""  # Markdown takes ** for bold
+    formula = f": {paper.formula.replace('**', '^')}" if paper.formula else ""  # Markdown takes ** for bold
     return spread(show, paper.mean, paper.deviation) + formula
 
 

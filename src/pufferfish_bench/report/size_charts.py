@@ -25,11 +25,8 @@ def draw(found: Outcome, trained: Sequence[str]) -> Figure:
     metric, time = figure.subplots(2, 1, sharex=True)
     for position, name in enumerate(trained):
         levels = over_seeds(found.records[name])
-        look = {
-            "capsize": 4,
-            "label": found.table.cell(name).label,
-            "zorder": 3 - position / 10,
-        }  # a lone point stays in sight
+        # a lone point stays in sight
+        look = {"capsize": 4, "label": found.table.cell(name).label, "zorder": 3 - position / 10}
         sizes = [level[0].mean for level in levels]
         for axes, samples in ((time, [level[1] for level in levels]), (metric, [level[2] for level in levels])):
             means, spreads = [sample.mean for sample in samples], [sample.deviation or 0.0 for sample in samples]

@@ -74,6 +74,6 @@ def count(layer: str, net: str, sizes: Mapping[str, int]) -> dict[str, int]:
         if net == "factorised":
             low_rank.restructure(model, dict.fromkeys(kind.parts, sizes["r"]))
     except (TypeError, KeyError) as error:
-        raise InputError(f"the sizes of {net} {layer} are not complete: {error}") from None
+        raise InputError(f"the sizes of {net} {layer} do not do: {error}") from None
     weights = sum(weight.numel() for name, weight in model.named_parameters() if "bias" not in name)
     return {"parameters": weights, "macs": counting.macs(model, *example)[""]}
