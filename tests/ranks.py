@@ -15,7 +15,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from pufferfish_bench import optimizers, schedules
+from pufferfish_bench import checkpoints, optimizers, schedules
 from pufferfish_bench.checkpoints import Checkpoints, fingerprint
 from pufferfish_bench.core import Method, Reducer, Run
 from pufferfish_bench.main import build
@@ -203,6 +203,16 @@ def unequal(world: World, folder: Path) -> str:
     return "nothing"
 
 
+def cut_short(world: World, folder: Path) -> tuple[Any, list[str]]:
+    """What is loaded, and left, after a kill while only rank 0 had written the first checkpoint."""
+    keeper = Checkpoints(directory=folder / "cut_short", world=world)
+    if world.rank == 0:
+        keeper.directory.mkdir()
+        checkpoints.write(keeper.directory / "epoch00001-step0000000.pt", {"shared": {"epoch": 1}, "local": {}})
+    world.barrier()
+    return keeper.load(), [path.name for path in keeper.paths()]
+
+
 def freed(world: World, folder: Path) -> dict[str, Any]:
     """Bytes of the parameters that are alive in a phase, under DDP."""
     import gc
@@ -225,7 +235,7 @@ def freed(world: World, folder: Path) -> dict[str, Any]:
     return {"before": before, "alive": weighed, "low_rank": sum(p.nbytes for p in run.model.parameters())}
 
 
-EXPERIMENTS = (one_reduction, joined_batches, resumed, pruned, disagreement, silent_stop, unequal, freed)
+EXPERIMENTS = (one_reduction, joined_batches, resumed, pruned, disagreement, silent_stop, unequal, cut_short, freed)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

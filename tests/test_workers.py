@@ -205,6 +205,10 @@ def test_checkpoints_that_not_all_ranks_have_are_told_and_nothing_is_thrown_away
         assert "none for rank 1" in rank["unequal"]
 
 
+def test_a_first_checkpoint_that_a_kill_left_to_some_ranks_is_none(found):
+    assert [tuple(rank["cut_short"]) for rank in found] == [(None, [])] * RANKS
+
+
 def test_every_method_trains_in_two_ranks(tmp_path: Path):
     done = together(tmp_path, "pufferfish_bench", "--multirun", f"method={','.join(METHODS)}", *TINY, "run_root=runs")
     assert done.returncode == 0, done.stderr
@@ -245,9 +249,9 @@ def start(folder: Path, *words: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def wait_for(path: Path, process: subprocess.Popen) -> None:
+def wait_for(path: Path, process: subprocess.Popen, *, lines: int = 1) -> None:
     for _ in range(1200):
-        if path.exists() and path.read_text().count("\n") >= 1:
+        if path.exists() and path.read_text().count("\n") >= lines:
             return
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.1)
@@ -276,6 +280,7 @@ def test_when_a_rank_is_killed_the_job_ends_with_a_sentence_and_resumes_to_the_s
     words = ("method=powersgd", *LONG, "run_dir=run")
     process = start(tmp_path, *words)
     wait_for(tmp_path / "run" / EPOCHS, process)
+    wait_for(tmp_path / "run" / "checkpoints" / "rank1" / "once_whole", process, lines=0)
     os.kill(ranks_of(process)[-1], signal.SIGKILL)
     _, complaints = process.communicate(timeout=120)
     assert process.returncode != 0

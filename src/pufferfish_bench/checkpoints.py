@@ -32,6 +32,7 @@ class Checkpoints:
         self.directory = directory / f"rank{world.rank}" if world.rank else directory
         self.world = world
         self.keep = keep
+        self.once_whole = self.directory / "once_whole"  # there if several ranks have ever had the same checkpoint
 
     def paths(self) -> list[Path]:
         """From the oldest to the newest."""
@@ -43,6 +44,8 @@ class Checkpoints:
         path = self.directory / f"epoch{shared['epoch']:05d}-step{shared['step']:07d}.pt"
         write(path, {"shared": shared if self.world.rank == 0 else None, "local": local})
         self.world.barrier()  # the oldest goes when every rank has the newest
+        if self.world.size > 1:
+            self.once_whole.touch()
         for old in self.paths()[: -self.keep]:
             old.unlink()
         return path
@@ -60,9 +63,13 @@ class Checkpoints:
                 before = "falling back on the one before it" if self.paths() else "there is none before it: starting anew"
                 log.warning(f"{damage} (now {aside.name}); {before}")
         everywhere = self.world.gather(list(whole))
-        if not any(everywhere):
-            return None
         common = set.intersection(*map(set, everywhere))
+        if not any(everywhere) or (not common and not any(self.world.gather(self.once_whole.exists()))):
+            if any(everywhere):
+                log.warning("the run was killed before all ranks had written its first checkpoint: starting anew")
+            for path in (*self.paths(), self.once_whole):
+                path.unlink(missing_ok=True)
+            return None
         if not common:
             without = [rank for rank, names in enumerate(everywhere) if not names]
             raise InputError(
