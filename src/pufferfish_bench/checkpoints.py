@@ -64,7 +64,8 @@ class Checkpoints:
                 log.warning(f"{damage} (now {aside.name}); {before}")
         everywhere = self.world.gather(list(whole))
         common = set.intersection(*map(set, everywhere))
-        if not any(everywhere) or (not common and not any(self.world.gather(self.once_whole.exists()))):
+        once_whole = self.once_whole.exists() or len(self.paths()) > 1  # a second one is begun when all ranks have the first
+        if not any(everywhere) or (not common and not any(self.world.gather(once_whole))):
             if any(everywhere):
                 log.warning("the run was killed before all ranks had written its first checkpoint: starting anew")
             for path in (*self.paths(), self.once_whole):
