@@ -8,6 +8,7 @@ from typing import Any
 
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, read_json
+from pufferfish_bench.settings import with_later
 
 
 def finished(directory: Path, settings: dict[str, Any]) -> bool:
@@ -20,7 +21,7 @@ def finished(directory: Path, settings: dict[str, Any]) -> bool:
         earlier = record["settings"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read ({error!r}); move the directory away to start anew") from None
-    found = differences(earlier, settings)
+    found = differences(with_later(earlier), settings)
     if found:
         raise InputError(
             f"{directory} holds a run with other settings ({'; '.join(found)}); leave run_dir out, or give another one"

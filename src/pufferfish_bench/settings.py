@@ -20,6 +20,8 @@ PLACES = {
     "data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1,
     "measure_network": False, "probe_steps": 0,
 }  # fmt: skip
+# Settings that were added later, by the _target_ they belong to: a record without one was made as if it had this value.
+LATER: dict[str, dict[str, Any]] = {}
 # Settings that are told by others: a profile by all that it chooses, measure_wait by the reducer that it is handed to.
 TOLD_ELSEWHERE = ("profile", "measure_wait")
 
@@ -74,6 +76,15 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
     for key in DATA_PLACES + DATA_CONDITIONS:
         settings["dataset"].pop(key, None)
     return {key: value for key, value in settings.items() if key not in (*PLACES, *TOLD_ELSEWHERE)}
+
+
+def with_later(settings: Any) -> Any:
+    """The settings of a record, with the values that stand for what has become a setting since it was made."""
+    if isinstance(settings, list):
+        return [with_later(value) for value in settings]
+    if not isinstance(settings, dict):
+        return settings
+    return LATER.get(settings.get("_target_"), {}) | {key: with_later(value) for key, value in settings.items()}
 
 
 def conditions(config: DictConfig) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pufferfish_bench import processors, run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.netlab import bits_per_second
 from pufferfish_bench.records import RUN, keep, now, read_json, write_json
+from pufferfish_bench.settings import with_later
 from pufferfish_bench.table import Cell, PaperTable
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -50,7 +51,7 @@ class Job:
         return (
             isinstance(kept, dict)
             and "finished" in kept
-            and kept.get("settings") == self.settings
+            and with_later(kept.get("settings")) == self.settings
             and links_of(kept) == self.links
         )
 
