@@ -1,8 +1,7 @@
-"""From the command line to objects to a trained model. The only file that knows Hydra; torch waits until the config stands."""
+"""From the command line to objects to a trained model. Torch waits until the config stands."""
 
 import contextlib
 import json
-import math
 import os
 import signal
 import sys
@@ -21,13 +20,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from pufferfish_bench import processors, run_directory
+from pufferfish_bench import composition, processors, run_directory  # noqa: F401  (Hydra composes with its checks)
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.preflight import arguments_of, check_groups, check_rates, check_reducer, refuse_nonsense
 from pufferfish_bench.records import RUN, closing, read_json
 from pufferfish_bench.settings import Settings, check, conditions, config_dir, fully_low_rank, identity, settings_of, together
-from pufferfish_bench.speech import RANK, console, speak_up, spoken_errors
+from pufferfish_bench.speech import RANK, complain, console, speak_up, spoken_errors
 
-FOR_OTHERS = ("low_rank", "fully_low_rank", "sample", "warmup_rank")
+COMPLETION = ("install", "uninstall", "query")
 
 
 @contextlib.contextmanager
@@ -56,6 +56,7 @@ OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.cr
 @config_errors()
 def train(config: DictConfig) -> None:
     """Train what the config says, or go on with it, or say that it is done. A probe only tries its first steps."""
+    check(config)
     if not config.probe_steps:
         train_in(Path(config.run_dir), config)
         return
@@ -66,7 +67,6 @@ def train(config: DictConfig) -> None:
 def train_in(directory: Path, config: DictConfig) -> None:
     settings = settings_of(config)
     console.print(f"[bold]{settings['name']}[/]  ->  {directory}", highlight=False, soft_wrap=True)
-    check(config)
     if RANK == 0 and config.workers == 1 and run_directory.finished(directory, settings):
         show_summary(directory)  # at once, without torch
         return
@@ -80,7 +80,6 @@ def train_in(directory: Path, config: DictConfig) -> None:
     from pufferfish_bench.machine import environment, hold_on_to_memory
     from pufferfish_bench.memory_format import channels_last
     from pufferfish_bench.observers import Probe, Recorder, TensorBoard, Terminal
-    from pufferfish_bench.schedules import Clock
     from pufferfish_bench.trainer import Stopped, Trainer
 
     world = worlds.join(config.device)
@@ -94,6 +93,7 @@ def train_in(directory: Path, config: DictConfig) -> None:
     torch.backends.cudnn.deterministic = config.deterministic
     torch.backends.cudnn.benchmark = not config.deterministic
     name_reducer(config)
+    check_groups(config)
     parts = ("method", "schedule", "optimizer", "reducer")
     method, schedule, optimizer, reducer = (build(config[group]) for group in parts)
     torch.manual_seed(config.seed)
@@ -101,9 +101,9 @@ def train_in(directory: Path, config: DictConfig) -> None:
     if config.channels_last:
         model = channels_last(model, world.device)
     for group, trial in {
-        "schedule": lambda: math.sqrt(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0))),  # a number, not negative
         "optimizer": lambda: optimizer(model),
         "method": lambda: (method.plan(config.epochs, model), method.check(model, optimizer(model))),
+        "schedule": lambda: check_rates(schedule, method.plan(config.epochs, model)),
         "reducer": lambda: [
             check_reducer(make(world=world, watch=None), optimizer(model), config, precision)
             for make in (reducer, *(phase.reducer for phase in method.plan(config.epochs, model) if phase.reducer))
@@ -200,8 +200,7 @@ def describe_model(config: DictConfig) -> None:
 
 def build(group: DictConfig, **further: Any) -> Any:
     """What a group of the config describes; what is to be factored in a model, and what a sample looks like, is for others."""
-    arguments = OmegaConf.to_container(group, resolve=True)
-    return instantiate({key: value for key, value in arguments.items() if key not in FOR_OTHERS}, **further)
+    return instantiate(arguments_of(group), **further)
 
 
 def name_reducer(config: DictConfig) -> None:
@@ -218,22 +217,6 @@ def name_reducer(config: DictConfig) -> None:
         chosen.rank = config.method.warmup_rank
     with open_dict(config):
         config.method.warmup_reducer = chosen
-
-
-def check_reducer(reducer: Any, optimizer: Any, config: DictConfig, precision: Any) -> None:
-    reducer.check(optimizer, config.clip_norm)
-    if precision.scales and not reducer.takes_scaled:
-        raise InputError("precision=amp scales the gradients on a GPU, which this reducer cannot follow; use precision=fp32")
-
-
-def refuse_nonsense(group: str, trial: Callable[[], Any]) -> None:
-    """Try a part that a config group has set up: a wrong value shows now and not after hours of training."""
-    try:
-        trial()
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise InputError(f"a setting of {group} is wrong: {error}") from error
 
 
 def show_summary(directory: Path) -> None:
@@ -257,6 +240,11 @@ def start(command: Callable[[], None]) -> None:
     speak_up()
     if not os.environ.get("PUFFERFISH_DATA"):
         os.environ.pop("PUFFERFISH_DATA", None)  # an empty one is none, and not the current folder
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a user's own model or method is found as with python -m
+    if "--shell-completion" in sys.argv and not any(word.partition("=")[0] in COMPLETION for word in sys.argv):
+        complain("error: --shell-completion needs what to do: install=bash, install=zsh or install=fish, or uninstall= with one")
+        sys.exit(2)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
     with spoken_errors(), config_errors():
         command()

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pufferfish_bench.limits import Count, Natural, NonNegative, Positive, Share
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -17,8 +19,8 @@ class Clock:
 
 
 def steps(
-    clock: Clock, *, learning_rate: float, milestones: Sequence[float], factor: float, ramp_epochs: int, ramp_from: float,
-    ramp_again: bool,
+    clock: Clock, *, learning_rate: NonNegative, milestones: Sequence[NonNegative], factor: NonNegative, ramp_epochs: Natural,
+    ramp_from: Share, ramp_again: bool,
 ) -> float:  # fmt: skip
     """A constant rate, multiplied by `factor` at each milestone that has been reached: an epoch, or a place within one.
 
@@ -30,7 +32,7 @@ def steps(
     return rate * (ramp_from + (1 - ramp_from) * ramped / ramp_epochs) if ramped < ramp_epochs else rate
 
 
-def on_plateau(clock: Clock, *, learning_rate: float, factor: float, switch_factor: float) -> float:
+def on_plateau(clock: Clock, *, learning_rate: NonNegative, factor: NonNegative, switch_factor: NonNegative) -> float:
     """A constant rate, multiplied by `factor` after each epoch that was no better than the best before it, and by
     `switch_factor` from the start of the present phase on, if it is not the first: once, however many came before."""
     rate, best = learning_rate, math.inf
@@ -43,8 +45,30 @@ def on_plateau(clock: Clock, *, learning_rate: float, factor: float, switch_fact
     return rate
 
 
-def noam(clock: Clock, *, factor: float, width: int, warmup_steps: int, restart: bool) -> float:
+def noam(clock: Clock, *, factor: NonNegative, width: Positive, warmup_steps: Count, restart: bool) -> float:
     """The Transformer's: a linear rise over `warmup_steps`, then the inverse square root of the steps taken; `restart` counts
     them from the start of the phase."""
     taken = (clock.epoch - (clock.phase_start if restart else 0)) * clock.steps + clock.step + 1
     return factor * width**-0.5 * min(taken**-0.5, taken * warmup_steps**-1.5)
+
+
+def cosine(clock: Clock, *, learning_rate: NonNegative, epochs: Count, rise: Share) -> float:
+    """A linear rise over the share `rise` of `epochs`, then half a cosine that reaches zero at their end."""
+    done = progress(clock, epochs)
+    return learning_rate * (done / rise if done < rise else (1 + math.cos(math.pi * fallen(done, rise))) / 2)
+
+
+def triangle(clock: Clock, *, learning_rate: NonNegative, epochs: Count, rise: Share) -> float:
+    """A linear rise over the share `rise` of `epochs`, then a linear fall that reaches zero at their end."""
+    done = progress(clock, epochs)
+    return learning_rate * (done / rise if done < rise else 1 - fallen(done, rise))
+
+
+def progress(clock: Clock, epochs: int) -> float:
+    """The share of `epochs` that is done in the middle of this step: no step has a rate of zero."""
+    return min(1.0, (clock.epoch + (clock.step + 0.5) / clock.steps) / epochs)
+
+
+def fallen(done: float, rise: float) -> float:
+    """How much of the way down is behind us, from 0 at the peak to 1 at the end."""
+    return (done - rise) / (1 - rise) if rise < 1 else 0.0

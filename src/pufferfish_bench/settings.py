@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from pufferfish_bench.errors import InputError
 
 # Settings of a data set that say where it lies and how its batches are made ready, not what is in them.
 DATA_PLACES = ("root", "fetch", "mirrors")
+KIND = "kind"  # of a data set and of a model: told by which they are
 DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable")
 
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
@@ -21,7 +23,9 @@ PLACES = {
     "measure_network": False, "probe_steps": 0,
 }  # fmt: skip
 # Settings that were added later, by the _target_ they belong to: a record without one was made as if it had this value.
-LATER: dict[str, dict[str, Any]] = {}
+LATER: dict[str, dict[str, Any]] = {
+    "pufferfish_bench.optimizers.adam": {"weight_decay": 0.0, "decay_vectors": True},
+}
 # Settings that are told by others: a profile by all that it chooses, measure_wait by the reducer that it is handed to.
 TOLD_ELSEWHERE = ("profile", "measure_wait")
 
@@ -73,8 +77,9 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
     with open_dict(config):
         config.merge_with(PLACES)
     settings = OmegaConf.to_container(config, resolve=True)
-    for key in DATA_PLACES + DATA_CONDITIONS:
+    for key in (*DATA_PLACES, *DATA_CONDITIONS, KIND):
         settings["dataset"].pop(key, None)
+    settings["model"].pop(KIND, None)
     return {key: value for key, value in settings.items() if key not in (*PLACES, *TOLD_ELSEWHERE)}
 
 
@@ -112,7 +117,12 @@ def identity(config: DictConfig) -> str:
 
 def check(config: DictConfig) -> None:
     """Refuse numbers that make no sense before anything slow begins."""
-    for key in ("epochs", "checkpoint_every"):
+    for key in ("run_dir", "run_root"):
+        if not str(config[key]).strip():
+            raise InputError(f"{key}= is empty: name a directory, or leave {key} out")
+    if not config.name.isprintable() or "/" in config.name or config.name.strip(" .") == "":
+        raise InputError(f"name={config.name!r} cannot be the name of a directory: no slashes, and more than dots and blanks")
+    for key in ("epochs", "batch_size", "checkpoint_every"):
         if config[key] < 1:
             raise InputError(f"{key}={config[key]} must be at least 1")
     if config.workers != int(os.environ.get("WORLD_SIZE", "1")):
@@ -120,7 +130,7 @@ def check(config: DictConfig) -> None:
     for key in ("untimed_steps", "probe_steps"):
         if config[key] < 0:
             raise InputError(f"{key}={config[key]} must not be negative")
-    if config.clip_norm is not None and config.clip_norm <= 0:
-        raise InputError(f"clip_norm={config.clip_norm} must be above 0, or null")
+    if config.clip_norm is not None and not 0 < config.clip_norm < math.inf:
+        raise InputError(f"clip_norm={config.clip_norm} must be a number above 0, or null")
     if not 0 <= config.seed < 2**32:
         raise InputError(f"seed={config.seed} is outside 0..{2**32 - 1}")

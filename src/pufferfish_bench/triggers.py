@@ -6,28 +6,30 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pufferfish_bench.limits import Count, Natural, NonNegative, Share
+
 Rows = Sequence[Mapping[str, Any]]
 Trigger = Callable[[Rows, Sequence[float]], bool]
 
 
-def fixed_epoch(seen: Rows, history: Sequence[float], *, epoch: int) -> bool:
+def fixed_epoch(seen: Rows, history: Sequence[float], *, epoch: Natural) -> bool:
     """After so many epochs."""
     return len(seen) >= epoch
 
 
-def stable_rank_settled(seen: Rows, history: Sequence[float], *, tolerance: float, patience: int) -> bool:
+def stable_rank_settled(seen: Rows, history: Sequence[float], *, tolerance: NonNegative, patience: Count) -> bool:
     """When no layer's stable rank has changed by more than `tolerance` ranks in any of the last `patience` epochs."""
     changes = [row.get("stable_rank_change") for row in seen[-patience:]]
     return len(changes) == patience > 0 and all(change is not None and change <= tolerance for change in changes)
 
 
-def masks_settled(seen: Rows, history: Sequence[float], *, distance: float) -> bool:
+def masks_settled(seen: Rows, history: Sequence[float], *, distance: Share) -> bool:
     """When the newest channel mask is nearer than `distance` to all it is compared with: EB Train's sign."""
     last = seen[-1].get("mask_distance") if seen else None
     return last is not None and last < distance
 
 
-def plateau(seen: Rows, history: Sequence[float], *, patience: int, improvement: float) -> bool:
+def plateau(seen: Rows, history: Sequence[float], *, patience: Count, improvement: NonNegative) -> bool:
     """When the best of the last `patience` epochs is not better by `improvement` of it than the best before."""
     before, lately = history[:-patience], history[-patience:]
     return bool(before) and min(lately) > min(before) - improvement * abs(min(before))

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from pufferfish_bench.limits import Count, Positive
 from pufferfish_bench.models.initialisation import fan_out_normal
 from pufferfish_bench.models.scaling import scaled
 
@@ -39,7 +40,7 @@ class ResNet50(nn.Module):
 
     initialise = staticmethod(fan_out_normal)
 
-    def __init__(self, *, classes: int, width: float, inner_width: float):
+    def __init__(self, *, classes: Count, width: Positive, inner_width: Positive):
         super().__init__()
         channels = scaled(64, width)
         self.conv1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pufferfish_bench.limits import Count, Decay
 from pufferfish_bench.recurrent import LSTM, State, gate_matrices
 
 LOGITS = 2**21  # at a time on a CPU
@@ -14,7 +15,7 @@ LOGITS = 2**21  # at a time on a CPU
 class LanguageModel(nn.Module):
     """Words in, logits of the next words out, and the state in which each layer ends."""
 
-    def __init__(self, *, vocabulary: int, hidden: int, layers: int, dropout: float):
+    def __init__(self, *, vocabulary: Count, hidden: Count, layers: Count, dropout: Decay):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, hidden)
         self.lstm = nn.ModuleList(LSTM(hidden, hidden) for _ in range(layers))

@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pufferfish_bench.limits import Count, Positive
 from pufferfish_bench.models.scaling import scaled
 
 
@@ -29,7 +30,7 @@ class BasicBlock(nn.Module):
 class ResNet18(nn.Module):
     """Four stages of two basic blocks. `stem_norm` puts a BatchNorm after the first convolution; the paper's net has none."""
 
-    def __init__(self, *, classes: int, width: float, stem_norm: bool):
+    def __init__(self, *, classes: Count, width: Positive, stem_norm: bool):
         super().__init__()
         channels = [scaled(full, width) for full in (64, 128, 256, 512)]
         self.conv1 = nn.Conv2d(3, channels[0], 3, padding=1, bias=False)

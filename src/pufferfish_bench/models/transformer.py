@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import Count, Decay, Natural
 
 KeysAndValues = tuple[Tensor, Tensor]  # each (rows, heads, places, width / heads)
 
@@ -129,8 +130,9 @@ class Transformer(nn.Module):
     positions: Tensor
 
     def __init__(
-        self, *, vocabulary: int, width: int, heads: int, inner: int, layers: int, dropout: float, positions: int, padding: int
-    ):
+        self, *, vocabulary: Count, width: Count, heads: Count, inner: Count, layers: Count, dropout: Decay, positions: Count,
+        padding: Natural,
+    ):  # fmt: skip
         super().__init__()
         if width % heads:
             raise InputError(f"width={width} cannot be shared out among heads={heads}: it must be a multiple of it")

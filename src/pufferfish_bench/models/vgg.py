@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pufferfish_bench.limits import Count, Positive
 from pufferfish_bench.models.initialisation import fan_out_normal
 from pufferfish_bench.models.scaling import scaled
 
@@ -65,13 +66,13 @@ class LotteryVGG(VGG):
             nn.init.zeros_(layer.bias)
 
 
-def vgg11(*, classes: int, width: float) -> VGG:
+def vgg11(*, classes: Count, width: Positive) -> VGG:
     return VGG(stages=VGG11, classes=classes, width=width, hidden_layers=2)
 
 
-def vgg19(*, classes: int, width: float) -> VGG:
+def vgg19(*, classes: Count, width: Positive) -> VGG:
     return VGG(stages=VGG19, classes=classes, width=width, hidden_layers=2)
 
 
-def vgg19_lth(*, classes: int, width: float) -> LotteryVGG:
+def vgg19_lth(*, classes: Count, width: Positive) -> LotteryVGG:
     return LotteryVGG(stages=VGG19[:-1], classes=classes, width=width, hidden_layers=0)

@@ -1,7 +1,7 @@
 """torch's own DistributedDataParallel: sends gradients in buckets while the backward pass is still computing others."""
 
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
@@ -11,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pufferfish_bench.core import Message, Reducer
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import Count, Range
+from pufferfish_bench.reducers.flat import Dtype
 
 Bucket = dist.GradBucket
 Sum = torch.futures.Future[Tensor]
@@ -59,7 +61,7 @@ class DDP(Reducer):
 class NarrowDDP(DDP):
     """Gradients rounded to 16 bits, by torch's hook."""
 
-    def __init__(self, *, dtype: str, **where: Any):
+    def __init__(self, *, dtype: Dtype, **where: Any):
         super().__init__(**where)
         self.compress = {"float16": default_hooks.fp16_compress_hook, "bfloat16": default_hooks.bf16_compress_hook}[dtype]
 
@@ -73,7 +75,7 @@ class PowerDDP(DDP):
     takes_scaled = False
     fixed_buckets = True  # its state belongs to buckets: they must be the same after a resume
 
-    def __init__(self, *, rank: int, plain_steps: int, seed: int, **where: Any):
+    def __init__(self, *, rank: Count, plain_steps: Annotated[int, Range(2)], seed: int, **where: Any):
         super().__init__(**where)
         self.state = powerSGD_hook.PowerSGDState(
             None, matrix_approximation_rank=rank, start_powerSGD_iter=plain_steps, random_seed=seed

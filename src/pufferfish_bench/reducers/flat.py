@@ -1,12 +1,14 @@
 """The flat engine: all gradients live in one buffer, so that a step is one message; and the reducer that sends it as it is."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pufferfish_bench.core import Message, Reducer
+from pufferfish_bench.stopwatch import Stopwatch
+from pufferfish_bench.world import World
 
 
 class Flat(Reducer):
@@ -60,10 +62,13 @@ class AllReduce(Flat):
         return sent
 
 
+Dtype = Literal["float16", "bfloat16"]
+
+
 class Narrow(Flat):
     """The mean of gradients rounded to a format of 16 bits, which is also what they are summed in."""
 
-    def __init__(self, *, dtype: str, **how: Any):
+    def __init__(self, *, dtype: Dtype, **how: Any):
         super().__init__(**how)
         self.dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[dtype]
 
@@ -104,9 +109,8 @@ class Gathered(Flat):
         return [("allgather", message.nbytes)] if self.world.size > 1 else []
 
 
-def allreduce(**how: Any) -> Reducer:
+def allreduce(*, measure_wait: bool, world: World, watch: Stopwatch) -> Reducer:
     """The mean of the gradients; in one process, the gradients."""
-    if how["world"].size > 1:
-        return AllReduce(**how)
-    how.pop("measure_wait")
-    return Reducer(**how)
+    if world.size > 1:
+        return AllReduce(measure_wait=measure_wait, world=world, watch=watch)
+    return Reducer(world=world, watch=watch)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import Decay
 from pufferfish_bench.reducers import bits
 from pufferfish_bench.reducers.flat import Gathered
 
@@ -16,7 +17,7 @@ class Signum(Gathered):
 
     takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
 
-    def __init__(self, *, momentum: float, **how: Any):
+    def __init__(self, *, momentum: Decay, **how: Any):
         super().__init__(**how)
         if not 0 <= momentum < 1:
             raise InputError(f"reducer.momentum={momentum} must be at least 0 and below 1")

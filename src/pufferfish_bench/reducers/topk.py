@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import PositiveShare
 from pufferfish_bench.reducers.flat import Gathered
 
 
@@ -14,7 +15,7 @@ class TopK(Gathered):
 
     takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
 
-    def __init__(self, *, share: float, **how: Any):
+    def __init__(self, *, share: PositiveShare, **how: Any):
         super().__init__(**how)
         if not 0 < share <= 1:
             raise InputError(f"reducer.share={share} must be above 0 and at most 1")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ def official(ends: States) -> States:
     return [ends[-1], *((torch.zeros_like(h), torch.zeros_like(c)) for h, c in ends[1:])]
 
 
+Carry = Literal["correct", "official"]
 CARRIES = {"correct": correct, "official": official}
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.tasks.language import NextWord
+from pufferfish_bench.limits import Count
+from pufferfish_bench.tasks.language import Carry, NextWord
 from pufferfish_bench.world import World
 
 END = "<eos>"  # of a line
@@ -17,12 +18,12 @@ def wikitext2(
     *,
     root: str,
     folder: str,
-    vocabulary: int,
-    train_words: int | None,
-    batch_size: int,
-    test_batch_size: int,
-    segment: int,
-    carry: str,
+    vocabulary: Count,
+    train_words: Count | None,
+    batch_size: Count,
+    test_batch_size: Count,
+    segment: Count,
+    carry: Carry,
     world: World,
 ) -> NextWord:
     """The task; `train_words` takes the first so many, all if it is null. The vocabulary is that of all three parts."""
