@@ -40,9 +40,10 @@ def describe(
         example = sample()
         nets = {net: build() for net in ("vanilla", *ways)}
     choices = {net: low_rank.choose(nets[net], **low_rank.arguments(way)) for net, way in ways.items()}
-    for sentence in dict.fromkeys(low_rank.growth(nets[net], choice.ranks) for net, choice in choices.items()):
+    grown = {low_rank.growth(nets[net], choices[net].ranks): net for net in reversed(choices)}  # once if both nets are one
+    for sentence, net in reversed(grown.items()):
         if sentence:
-            log.warning(sentence)
+            log.warning(f"{net.replace('_', '-')}: {sentence}")
     for net, choice in choices.items():
         low_rank.restructure(nets[net], choice.ranks)
     choice, hybrid_net = choices.get("hybrid", low_rank.Choice({}, {})), nets.get("hybrid", nets["vanilla"])
