@@ -5,6 +5,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Callable
 from unittest import mock
 
 import pytest
@@ -139,3 +140,76 @@ def test_a_shared_parameter_counts_once():
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[1].weight = model[0].weight
     assert counting.parameters(model) == 16
+
+
+def printed_description(*overrides: str) -> str:
+    printed = io.StringIO()
+    describe.show(described(*overrides), Console(file=printed, width=1000))
+    return printed.getvalue()
+
+
+def test_a_model_whose_config_says_nothing_of_factoring_is_described_at_full_rank():
+    description = described("model=resnet18", "~model.low_rank")
+    assert {net: total["parameters"] for net, total in description["totals"].items()} == {"vanilla": 11_173_834}
+    assert sum(row["parameters"] for row in description["layers"]) == 11_173_834
+    printed = printed_description("model=resnet18", "~model.low_rank")
+    assert "model.low_rank says nothing about factoring" in printed
+    assert "where it differs" not in printed
+
+
+def test_a_description_of_wrong_ranks_is_refused(refused: Callable):
+    def command(words: list[str]) -> None:
+        described(*words)
+
+    refused(command, ["model.low_rank.ranks={layer4.1.conv2: true}"], "rank True for layer4.1.conv2 is neither")
+    refused(command, ["~model.low_rank", "+model.low_rank={keep: []}"], "must have the settings of this example")
+
+
+def test_a_net_that_factoring_makes_larger_is_told(capsys: pytest.CaptureFixture):
+    totals = described("model=resnet18", "model.low_rank.rank_ratio=1")["totals"]
+    complaint = capsys.readouterr().err
+    for net in ("hybrid", "low_rank"):
+        assert f"the net has {totals[net]['parameters']:,} parameters instead of 11,173,834" in complaint
+    described("model=lstm", "model.low_rank.rank_ratio=1")  # both nets are one
+    assert capsys.readouterr().err.count("factoring does not make 2 of 2 layers smaller") == 1
+    described("model=resnet18")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_models_of_the_paper_leave_nothing_alone_that_is_not_kept(description: dict):
+    assert description["left"] == {}
+
+
+class Attentive(nn.Module):
+    """Holds parameters of its own beside a Transformer layer of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(5, 8))
+        self.mixing = nn.Parameter(torch.zeros(8, 8))
+        self.layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer((x + self.places) @ self.mixing)
+
+
+def test_the_layers_add_up_where_modules_with_parameters_hold_others_and_torch_has_a_fused_kernel():
+    ranks = {"keep": [], "first": None, "rank_ratio": 0.25, "ranks": None}
+    settings = {"build": Attentive, "sample": lambda: [torch.zeros(1, 5, 8)], "as_in_paper": False}
+    description = describe.describe("attentive", **settings, hybrid=ranks, fully=ranks)
+    rows = {row["layer"]: row for row in description["layers"]}
+    attention = 5 * 8 * (3 * 8 + 8) + 2 * 5 * 5 * 8  # the projections, then the scores and their products with the values
+    macs = {name: row["macs"] for name, row in rows.items() if row["macs"]}
+    feed_forward = 5 * 8 * 12
+    assert macs == {
+        "": 5 * 8 * 8, "layer.self_attn": attention, "layer.linear1": feed_forward, "layer.linear2": feed_forward
+    }  # fmt: skip
+    assert rows["layer.linear1"]["macs_hybrid"] == 5 * 2 * (8 + 12)
+    assert sum(row["macs_hybrid"] for row in rows.values()) == description["totals"]["hybrid"]["macs"]
+    model = Attentive()
+    assert counting.macs(model, torch.zeros(1, 5, 8))[""] == sum(macs.values())  # of a net that is not only shapes
+    assert torch.backends.mha.get_fastpath_enabled()
+    printed = io.StringIO()
+    describe.show(description, Console(file=printed, width=1000))
+    assert "left alone: the model itself: Attentive is not factored (it holds places, mixing)" in printed.getvalue()
+    assert "left alone: layer.self_attn: nn.MultiheadAttention is not factored" in printed.getvalue()

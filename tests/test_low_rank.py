@@ -155,10 +155,6 @@ def test_a_module_that_stands_in_two_places_is_left_alone():
     assert "shared" in choice.left["0"]
 
 
-def test_a_model_that_is_itself_a_layer_has_nothing_to_factorise():
-    assert low_rank.choose(nn.Linear(6, 6), keep=[], first=None, rank_ratio=0.5).ranks == {}
-
-
 def test_a_frozen_layer_stays_frozen():
     model = nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Conv2d(6, 6, 3).requires_grad_(False), nn.Linear(6, 6))
     low_rank.factorise(model, {"0": 2, "1": 2, "2": 2})

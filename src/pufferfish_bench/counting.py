@@ -91,14 +91,16 @@ def forward(model: nn.Module, *example: Tensor) -> None:
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Without the fused kernels for LSTM and attention, which torch's counter takes for nothing."""
+    """Without the fused kernels for LSTM, attention and Transformer layers, which torch's counter takes for nothing."""
     switches = (torch.backends.mkldnn, torch.backends.cudnn)
-    before = [switch.enabled for switch in switches]
+    before, fast_path = [switch.enabled for switch in switches], torch.backends.mha.get_fastpath_enabled()
     try:
+        torch.backends.mha.set_fastpath_enabled(False)
         for switch in switches:
             switch.enabled = False
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
         for switch, state in zip(switches, before, strict=True):
             switch.enabled = state

@@ -1,125 +1,29 @@
 """Factorise the linear, convolution and LSTM layers of any nn.Module, and merge them back; knows no model and no method.
 
 A weight, unrolled to a matrix W (out, in), becomes two: u (rank, in) comes first and sees the input, v (out, rank) comes
-second. For a convolution u has the kernel, the stride and the padding, and v is 1x1. A bias stays on v. Of an LSTM layer each
-gate's two matrices are factored on their own.
+second. For a convolution u has the kernel, the stride and the padding, and v has kernel 1. A bias stays on v. Of an LSTM
+layer each gate's two matrices are factored on their own.
 """
 
-import fnmatch
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.low_rank_choice import Choice, arguments, check, choose, growth, rank_of
+from pufferfish_bench.low_rank_layers import FactoredLayer, Layer, LowRank, unrolled
 from pufferfish_bench.recurrent import LSTM, LowRankLSTM, gate_matrices
 
-Layer = nn.Linear | nn.Conv2d | LSTM
+__all__ = [
+    "Choice", "FactoredLayer", "Layer", "LowRank", "arguments", "by_svd", "chain_rule", "choose", "dense", "factorise", "growth",
+    "merge", "rank_of", "restructure", "stable_rank", "thin", "truncated", "unrolled",
+]  # fmt: skip
 
-
-class LowRank(nn.Module):
-    """A layer as the product of two thinner ones: v after u, with nothing in between."""
-
-    def __init__(self, u: Layer, v: Layer):
-        super().__init__()
-        self.u = u
-        self.v = v
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.v(self.u(x))
-
-
-FactoredLayer = LowRank | LowRankLSTM
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which layers are to be factored, at which rank, and why candidates were left alone."""
-
-    ranks: dict[str, int]
-    left: dict[str, str]
-
-
-def rank_of(shape: tuple[int, int], ratio: float) -> int:
-    """The paper's one rule: a share of the smaller side of the unrolled matrix."""
-    return max(1, int(ratio * min(shape)))
-
-
-def unrolled(layer: Layer) -> tuple[int, int]:
-    """The sides (out, in) of a layer's weight as a matrix; a kernel belongs to the input side. Of an LSTM: of a gate's."""
-    if isinstance(layer, LSTM):
-        return layer.hidden_size, layer.input_size
-    return layer.weight.shape[0], layer.weight[0].numel()
-
-
-def choose(
-    model: nn.Module, *, keep: Sequence[str], first: str | None, rank_ratio: float, ranks: Mapping[str, int | float] | None = None
-) -> Choice:
-    """Decide the rank of every layer that can be factored, from `first` on (in the model's order), that `keep` does not name.
-
-    `keep` and the keys of `ranks` are names or shell patterns; what `ranks` says goes before the ratio, a whole number
-    being a rank and a fraction a ratio of its own.
-    """
-    if not isinstance(rank_ratio, int | float) or not 0 < rank_ratio <= 1:
-        raise InputError(f"rank_ratio={rank_ratio} is outside (0, 1]; the paper uses 0.25")
-    keep, ranks = [keep] if isinstance(keep, str) else keep, ranks or {}
-    layers = dict(factorable(model))
-    if first is not None and first not in layers:
-        raise InputError(f"first={first} names no layer that can be factored; there are: {', '.join(layers)}")
-    for pattern in [*keep, *ranks]:
-        if not fnmatch.filter(layers, pattern):
-            raise InputError(f"{pattern!r} in low_rank matches no layer; there are: {', '.join(layers)}")
-    uses = shared_uses(model)
-    chosen, left = {}, {}
-    reached = first is None
-    for name, layer in layers.items():
-        reached = reached or name == first
-        if not reached or any(fnmatch.fnmatch(name, pattern) for pattern in keep):
-            continue
-        out, inputs = unrolled(layer)
-        if type(layer) not in (nn.Linear, nn.Conv2d, LSTM):
-            left[name] = f"{type(layer).__name__} may compute something else than the layer it is derived from"
-        elif isinstance(layer, nn.Conv2d) and layer.groups != 1:
-            left[name] = f"grouped convolution (groups={layer.groups})"
-        elif any(uses[parameter] > 1 for parameter in layer.parameters() if parameter.ndim > 1):
-            left[name] = "its weight is shared with another layer"
-        elif out + inputs >= out * inputs:
-            left[name] = f"already thin ({out} x {inputs}): even rank 1 would not be smaller"
-        else:
-            explicit = [rank for pattern, rank in ranks.items() if fnmatch.fnmatch(name, pattern)]
-            asked = explicit[-1] if explicit else rank_ratio
-            if not explicit or (isinstance(asked, float) and 0 < asked < 1):
-                chosen[name] = rank_of((out, inputs), asked)
-            elif isinstance(asked, int) and 1 <= asked <= min(out, inputs):
-                chosen[name] = asked
-            else:
-                raise InputError(
-                    f"rank {asked} for {name} is neither a whole number in 1..{min(out, inputs)} nor a ratio below 1"
-                )
-    for pattern in ranks:
-        if not fnmatch.filter(chosen, pattern):
-            raise InputError(f"a rank is given for {pattern!r}, but no layer of that name is to be factored")
-    return Choice(chosen, left)
-
-
-def factorable(model: nn.Module) -> Iterator[tuple[str, Layer]]:
-    """The layers of a model that can be factored, by name and in order; those that already are are passed over."""
-    inside = {id(part) for layer in model.modules() if isinstance(layer, FactoredLayer) for part in layer.modules()}
-    for name, layer in model.named_modules():
-        if name and isinstance(layer, Layer) and id(layer) not in inside:  # the model itself has no place to be replaced in
-            yield name, layer
-
-
-def shared_uses(model: nn.Module) -> dict[Tensor, int]:
-    """In how many places each parameter is used; a module that stands in two places counts twice."""
-    uses: dict[Tensor, int] = {}
-    for _, module in model.named_modules(remove_duplicate=False):
-        for parameter in module.parameters(recurse=False):
-            uses[parameter] = uses.get(parameter, 0) + 1
-    return uses
+# the memory formats of images and volumes, by the number of dimensions of a weight
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def thin(layer: Layer, rank: int) -> FactoredLayer:
@@ -132,13 +36,16 @@ def thin(layer: Layer, rank: int) -> FactoredLayer:
     if isinstance(layer, nn.Linear):
         u: Layer = nn.Linear(layer.in_features, rank, bias=False, **like)
         return LowRank(u, nn.Linear(rank, layer.out_features, bias, **like)).requires_grad_(layer.weight.requires_grad)
-    u = nn.Conv2d(
+    convolution = type(layer)
+    u = convolution(
         layer.in_channels, rank, layer.kernel_size, stride=layer.stride, padding=layer.padding,
         dilation=layer.dilation, padding_mode=layer.padding_mode, bias=False, **like,
     )  # fmt: skip
-    factored = LowRank(u, nn.Conv2d(rank, layer.out_channels, 1, bias=bias, **like)).requires_grad_(layer.weight.requires_grad)
-    channels_last = not layer.weight.is_contiguous() and layer.weight.is_contiguous(memory_format=torch.channels_last)
-    return factored.to(memory_format=torch.channels_last) if channels_last else factored
+    v = convolution(rank, layer.out_channels, 1, bias=bias, **like)
+    factored = LowRank(u, v).requires_grad_(layer.weight.requires_grad)
+    last = CHANNELS_LAST.get(layer.weight.ndim)
+    channels_last = last and not layer.weight.is_contiguous() and layer.weight.is_contiguous(memory_format=last)
+    return factored.to(memory_format=last) if channels_last else factored
 
 
 def stable_rank(layer: Layer) -> float:
@@ -204,26 +111,33 @@ def fill_by_svd(factored: LowRankLSTM, layer: LSTM) -> float:
 def factorise(model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
     """Replace the named layers by their truncated SVD, in place; everything else stays as it is, to the bit.
 
-    Returns for each layer its rank, the share of energy kept, and the seconds it took.
+    Returns for each layer its rank, the share of energy kept, and the seconds it took. All or nothing: if a layer cannot be
+    factored, an InputError says so and the model is as it was.
     """
-    done = {}
+    check(model, ranks)
+    done, factored = {}, {}
     for name, rank in ranks.items():
         start = time.perf_counter()
-        factored, energy = by_svd(model.get_submodule(name), rank)
-        replace(model, name, factored)
+        factored[name], energy = by_svd(model.get_submodule(name), rank)
         done[name] = {"rank": rank, "energy": energy, "seconds": time.perf_counter() - start}
+    replace_all(model, factored)
     return done
 
 
 def restructure(
     model: nn.Module, ranks: Mapping[str, int], initialise: Callable[[nn.Module], None] | None = None
 ) -> dict[str, dict[str, float]]:
-    """Replace the named layers by factored ones that start at random, in place; `initialise` draws each factor anew."""
+    """Replace the named layers by factored ones that start at random, in place; `initialise` draws each factor anew.
+
+    All or nothing, as `factorise`.
+    """
+    check(model, ranks)
+    factored = {}
     for name, rank in ranks.items():
-        factored = thin(model.get_submodule(name), rank)
+        factored[name] = thin(model.get_submodule(name), rank)
         if initialise:
-            factored.apply(initialise)
-        replace(model, name, factored)
+            factored[name].apply(initialise)
+    replace_all(model, factored)
     return {name: {"rank": rank} for name, rank in ranks.items()}
 
 
@@ -246,18 +160,18 @@ def dense(layer: FactoredLayer) -> Layer:
             whole.bias_ih_l0.copy_(layer.bias.flatten())
         return whole
     u, v = layer.u, layer.v
-    weight = (v.weight.flatten(1) @ u.weight.flatten(1)).detach()
+    weight = layer.weight.detach()
     bias = v.bias is not None
     like: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
     if isinstance(u, nn.Linear):
         merged: Layer = nn.Linear(u.in_features, v.out_features, bias, **like)
     else:
-        merged = nn.Conv2d(
+        merged = type(u)(
             u.in_channels, v.out_channels, u.kernel_size, stride=u.stride, padding=u.padding,
             dilation=u.dilation, padding_mode=u.padding_mode, bias=bias, **like,
         )  # fmt: skip
     with torch.no_grad():
-        merged.weight.copy_(weight.view_as(merged.weight))
+        merged.weight.copy_(weight)
         if bias:
             merged.bias.copy_(v.bias)
     return merged
@@ -267,6 +181,11 @@ def chain_rule(direction: Tensor, layer: LowRank) -> tuple[Tensor, Tensor]:
     """What a direction in the space of the dense weight (a gradient, a momentum) is for u and for v."""
     u, v, matrix = layer.u.weight.detach().flatten(1), layer.v.weight.detach().flatten(1), direction.flatten(1)
     return (v.T @ matrix).view_as(layer.u.weight), (matrix @ u.T).view_as(layer.v.weight)
+
+
+def replace_all(model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
+    for name, layer in layers.items():
+        replace(model, name, layer)
 
 
 def replace(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:

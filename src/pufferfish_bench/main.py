@@ -186,7 +186,7 @@ def describe_model(config: DictConfig) -> None:
         settings["name"],
         build=lambda: build(config.model),
         sample=lambda: instantiate(config.dataset.sample, _convert_="all"),
-        hybrid=settings["model"]["low_rank"],
+        hybrid=settings["model"].get("low_rank"),
         fully=fully_low_rank(config),
         as_in_paper=settings["profile_name"] == "paper" and not changes,
     )

@@ -102,11 +102,16 @@ def together(workers: int, method: str, reducer: str) -> str:
     return f"-{reducer}" * (reducer not in ("allreduce", method)) + f"-{workers}workers" * (workers > 1)
 
 
-def fully_low_rank(config: DictConfig) -> dict[str, Any]:
-    """What is factored in the net that is low-rank from the first layer: as in the hybrid, and nothing is spared at the front."""
+def fully_low_rank(config: DictConfig) -> dict[str, Any] | None:
+    """What is factored in the net that is low-rank from the first layer: as in the hybrid, and nothing is spared at the front.
+
+    None if the model says nothing about factoring.
+    """
+    if config.model.get("low_rank") is None:
+        return None
     hybrid = OmegaConf.to_container(config.model.low_rank, resolve=True)
     own = OmegaConf.to_container(config.model.get("fully_low_rank") or OmegaConf.create(), resolve=True)
-    return hybrid | own | {"first": None, "ranks": own.get("ranks", {}) | (hybrid["ranks"] or {})}
+    return hybrid | own | {"first": None, "ranks": own.get("ranks", {}) | (hybrid.get("ranks") or {})}
 
 
 def identity(config: DictConfig) -> str:

@@ -23,7 +23,8 @@ class LTH(Method):
     """
 
     def __init__(
-        self, *, prune_share: float, rewind_steps: int, levels: int | None, sparsity: float | None, layers: Mapping[str, Any]
+        self, *, prune_share: float, rewind_steps: int, levels: int | None, sparsity: float | None,
+        layers: Mapping[str, Any] | None,
     ):  # fmt: skip
         if not 0 < prune_share < 1:
             raise InputError(f"method.prune_share={prune_share} must be above 0 and below 1")
@@ -33,6 +34,8 @@ class LTH(Method):
             raise InputError(f"method.levels={levels} must be at least 1")
         if sparsity is not None and not 0 < sparsity < 1:
             raise InputError(f"method.sparsity={sparsity} must be above 0 and below 1")
+        if levels is None and sparsity is None and layers is None:
+            raise InputError("the model has no low_rank, whose size method=lth prunes to: give method.levels or method.sparsity")
         if rewind_steps < 0:
             raise InputError(f"method.rewind_steps={rewind_steps} must not be negative")
         self.prune_share = prune_share
@@ -79,7 +82,7 @@ class LTH(Method):
 
     def size_of_pufferfish(self, model: nn.Module) -> int:
         factored = copy.deepcopy(model)
-        low_rank.restructure(factored, low_rank.choose(factored, **self.layers).ranks)
+        low_rank.restructure(factored, low_rank.choose(factored, **low_rank.arguments(self.layers)).ranks)
         return counting.parameters(factored)
 
     def after_backward(self, run: Run) -> None:

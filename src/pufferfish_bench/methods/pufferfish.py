@@ -11,6 +11,7 @@ from pufferfish_bench import low_rank, pruning
 from pufferfish_bench.core import Method, Operation, Phase, Reducer, Run, Surgery
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.recurrent import LSTM
+from pufferfish_bench.speech import RANK
 from pufferfish_bench.triggers import Trigger
 
 WARMUP = "warmup"
@@ -22,7 +23,8 @@ class Pufferfish(Method):
     """Full-rank warm-up, one factorisation, low-rank training. Without warm-up: low-rank from the first step."""
 
     def __init__(
-        self, *, warmup_epochs: int, trigger: Trigger, start: str, momentum: str, ranks: str, layers: Mapping[str, Any],
+        self, *, warmup_epochs: int, trigger: Trigger, start: str, momentum: str, ranks: str,
+        layers: Mapping[str, Any] | None,
         prune_ratio: float, masks: int, warmup_reducer: Callable[..., Reducer] | None,
     ):  # fmt: skip
         if start not in STARTS:
@@ -38,7 +40,7 @@ class Pufferfish(Method):
         self.warmup_epochs = warmup_epochs
         self.trigger = trigger
         self.warmup_reducer = warmup_reducer
-        self.layers = layers
+        self.layers = low_rank.arguments(layers)
         if not 0 < prune_ratio < 1 or masks < 2:
             raise InputError(f"method.prune_ratio={prune_ratio} must be above 0 and below 1, method.masks={masks} at least 2")
         self.warmth = Warmth(prune_ratio=prune_ratio, masks=masks)
@@ -93,6 +95,9 @@ class Pufferfish(Method):
         if not choice.ranks:
             left = "; ".join(f"{layer}: {reason}" for layer, reason in choice.left.items())
             raise InputError(f"model.low_rank leaves no layer to factorise{f' ({left})' if left else ''}")
+        grown = low_rank.growth(model, choice.ranks)
+        if grown and not self.own_ranks and RANK == 0:  # ranks of its own leave such layers alone
+            log.warning(grown)
 
 
 class Warmth:

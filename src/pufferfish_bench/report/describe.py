@@ -1,7 +1,8 @@
 """A model layer by layer, full-rank and factored, with the paper's counts beside ours. Nothing is computed: shapes suffice."""
 
 import copy
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from pufferfish_bench.records import RUN, read_json
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.numbers import paper_numbers, rounded
 
+log = logging.getLogger(__name__)
+
 NETS = ("vanilla", "hybrid", "low_rank")
 
 
@@ -23,43 +26,29 @@ def describe(
     *,
     build: Callable[[], nn.Module],
     sample: Callable[[], list[Tensor]],
-    hybrid: Mapping[str, Any],
-    fully: Mapping[str, Any],
+    hybrid: Mapping[str, Any] | None,
+    fully: Mapping[str, Any] | None,
     as_in_paper: bool,
 ) -> dict[str, Any]:
     """Shapes, ranks, parameters and MACs of every layer of the hybrid net, and the totals of all three nets.
 
-    `hybrid` and `fully` say what is factored in the hybrid and in the fully low-rank net, as `low_rank.choose` takes it.
+    `hybrid` and `fully` say what is factored in the hybrid and in the fully low-rank net, as `low_rank.choose` takes it;
+    if they are None, there is only the full-rank net.
     """
+    ways = {"hybrid": hybrid, "low_rank": fully} if hybrid is not None else {}
     with torch.device("meta"):
         example = sample()
-        nets = {net: build() for net in NETS}
-    choice = low_rank.choose(nets["hybrid"], **hybrid)
-    low_rank.restructure(nets["hybrid"], choice.ranks)
-    low_rank.restructure(nets["low_rank"], low_rank.choose(nets["low_rank"], **fully).ranks)
-    before, after = counting.macs(nets["vanilla"], *example), counting.macs(nets["hybrid"], *example)
-    rows = []
-    counted: set[nn.Parameter] = set()  # a tied weight belongs to the first layer that has it
-    for layer, module in nets["vanilla"].named_modules():
-        own = list(module.parameters(recurse=False))
-        if not own:
-            continue
-        fresh = [parameter for parameter in own if parameter.requires_grad and parameter not in counted]
-        counted.update(own)
-        rows.append(
-            {
-                "layer": layer,
-                "shape": list(own[0].shape),
-                "rank": choice.ranks.get(layer),
-                "left_alone": choice.left.get(layer),
-                "parameters": sum(parameter.numel() for parameter in fresh),
-                "parameters_hybrid": counting.parameters(nets["hybrid"].get_submodule(layer))
-                if layer in choice.ranks
-                else sum(parameter.numel() for parameter in fresh),
-                "macs": before[layer],
-                "macs_hybrid": after[layer],
-            }
-        )
+        nets = {net: build() for net in ("vanilla", *ways)}
+    choices = {net: low_rank.choose(nets[net], **low_rank.arguments(way)) for net, way in ways.items()}
+    grown = {low_rank.growth(nets[net], choices[net].ranks): net for net in reversed(choices)}  # once if both nets are one
+    for sentence, net in reversed(grown.items()):
+        if sentence:
+            log.warning(f"{net.replace('_', '-')}: {sentence}")
+    for net, choice in choices.items():
+        low_rank.restructure(nets[net], choice.ranks)
+    choice, hybrid_net = choices.get("hybrid", low_rank.Choice({}, {})), nets.get("hybrid", nets["vanilla"])
+    before, after = counting.macs(nets["vanilla"], *example), counting.macs(hybrid_net, *example)
+    rows = layer_rows(nets["vanilla"], hybrid_net, choice, before, after)
     elsewhere = {
         figure: count[""] - sum(row[figure] for row in rows) for figure, count in (("macs", before), ("macs_hybrid", after))
     }
@@ -78,7 +67,45 @@ def describe(
             "paper": paper.get(net, {}),
         }
     also = counting.also_counted(nets["vanilla"]) if modular else []
-    return {"model": name, "layers": rows, "totals": totals, "also_counted": also, "note": paper.get("note", "")}
+    note = paper.get("note", "") if ways else "model.low_rank says nothing about factoring: this is the full-rank net alone."
+    return {"model": name, "layers": rows, "left": choice.left, "totals": totals, "also_counted": also, "note": note}
+
+
+def layer_rows(
+    vanilla: nn.Module, hybrid: nn.Module, choice: low_rank.Choice, before: Mapping[str, int], after: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """A row for every module that has parameters of its own; `before` and `after` are the MACs of both nets by module."""
+    rows: dict[str, dict[str, Any]] = {}
+    counted: set[nn.Parameter] = set()  # a tied weight belongs to the first layer that has it
+    for layer, module in vanilla.named_modules():
+        own = list(module.parameters(recurse=False))
+        if not own:
+            continue
+        fresh = sum(parameter.numel() for parameter in own if parameter.requires_grad and parameter not in counted)
+        counted.update(own)
+        rows[layer] = {
+            "layer": layer,
+            "shape": list(own[0].shape),
+            "rank": choice.ranks.get(layer),
+            "left_alone": choice.left.get(layer),
+            "parameters": fresh,
+            "parameters_hybrid": counting.parameters(hybrid.get_submodule(layer)) if layer in choice.ranks else fresh,
+            "macs": before[layer],
+            "macs_hybrid": after[layer],
+        }
+    for layer in rows:  # a module's MACs include those of the modules in it, which have rows of their own
+        above = next((name for name in enclosing(layer) if name in rows), None)
+        if above is not None:
+            rows[above]["macs"] -= before[layer]
+            rows[above]["macs_hybrid"] -= after[layer]
+    return list(rows.values())
+
+
+def enclosing(layer: str) -> Iterator[str]:
+    """The names of the modules that a module is in, from the inside out; the last is the model, ""."""
+    while layer:
+        layer = layer.rpartition(".")[0]
+        yield layer
 
 
 def show_run(directory: Path, console: Console) -> None:
@@ -101,7 +128,7 @@ def show_run(directory: Path, console: Console) -> None:
         if "note" in operation:
             console.print(operation["note"], highlight=False)
         for layer, reason in operation.get("left", {}).items():
-            console.print(f"left alone: {layer}: {reason}", highlight=False)
+            console.print(f"left alone: {layer or 'the model itself'}: {reason}", highlight=False)
     if not record["operations"]:
         console.print("no layer was changed", highlight=False)
     if "summary" in record:
@@ -130,10 +157,12 @@ def with_late_strides(model: nn.Module) -> nn.Module:
 def show(description: Mapping[str, Any], console: Console) -> None:
     """The description as two tables."""
     columns = ("layer", "shape", "rank", "parameters", "hybrid", "MACs", "hybrid")
-    layers = tables.table(*columns, title=f"{description['model']}: full rank, and hybrid where it differs")
+    layers = tables.table(
+        *columns, title=description["model"] + ": full rank, and hybrid where it differs" * ("hybrid" in description["totals"])
+    )
     for row in description["layers"]:
         layers.add_row(
-            row["layer"],
+            row["layer"] or "the model itself",
             "x".join(map(str, row["shape"])),
             str(row["rank"] or ""),
             f"{row['parameters']:,}",
@@ -155,9 +184,8 @@ def show(description: Mapping[str, Any], console: Console) -> None:
             *((f"{theirs:,}", rounded(theirs), printed) if modular else ()),
         )
     tables.show(layers, console)
-    for row in description["layers"]:
-        if row["left_alone"]:
-            console.print(f"left alone: {row['layer']}: {row['left_alone']}", highlight=False)
+    for layer, reason in description["left"].items():
+        console.print(f"left alone: {layer or 'the model itself'}: {reason}", highlight=False)
     tables.show(totals, console)
     console.print(
         "MACs: multiply-accumulates of convolutions and matrix products for one sample (of text: one word)"
