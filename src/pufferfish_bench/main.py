@@ -101,7 +101,10 @@ def train_in(directory: Path, config: DictConfig) -> None:
     if config.channels_last:
         model = channels_last(model, world.device)
     for group, trial in {
-        "schedule": lambda: math.sqrt(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0))),  # a number, not negative
+        "schedule": lambda: [
+            math.sqrt(schedule(Clock(epoch=0, step=0, steps=1, phase_start=0), **phase.schedule))  # a number, not negative
+            for phase in method.plan(config.epochs, model)
+        ],
         "optimizer": lambda: optimizer(model),
         "method": lambda: (method.plan(config.epochs, model), method.check(model, optimizer(model))),
         "reducer": lambda: [

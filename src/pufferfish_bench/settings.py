@@ -21,9 +21,13 @@ PLACES = {
     "measure_network": False, "probe_steps": 0,
 }  # fmt: skip
 # Settings that were added later, by the _target_ they belong to: a record without one was made as if it had this value.
-LATER: dict[str, dict[str, Any]] = {}
-# Settings that are told by others: a profile by all that it chooses, measure_wait by the reducer that it is handed to.
-TOLD_ELSEWHERE = ("profile", "measure_wait")
+LATER: dict[str, dict[str, Any]] = {
+    "pufferfish_bench.methods.eb_train.EBTrain": {"search_milestones": None},
+    "pufferfish_bench.tasks.cifar10.cifar10": {"padding": "reflect", "normalisation": "paper"},
+}
+# Settings that are told by others: a profile by all that it chooses, the rest by the reducer, schedule or method that they are
+# handed to.
+TOLD_ELSEWHERE = ("profile", "measure_wait", "signum_learning_rate", "search_milestones")
 
 
 @dataclass
@@ -47,6 +51,8 @@ class Settings:
     channels_last: bool = MISSING
     compile: bool = MISSING
     deterministic: bool = MISSING
+    signum_learning_rate: float = MISSING
+    search_milestones: list[float] | None = MISSING
     clip_norm: float | None = MISSING
     untimed_steps: int = MISSING
     measure_wait: bool = MISSING
