@@ -14,7 +14,7 @@ from pufferfish_bench.world import World
 
 MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
-STDS = {"paper": STD, "distributed": (0.2023, 0.1994, 0.2010)}  # by normalisation; the second is that of the authors' distributed code
+STDS = {"paper": STD, "distributed": (0.2023, 0.1994, 0.2010)}  # by normalisation; the second as in the authors' distributed code
 
 
 def cifar10(
