@@ -18,8 +18,8 @@ from pufferfish_bench.vision import torchvision
 from pufferfish_bench.world import alone
 
 SETTINGS = {
-    "fetch": False, "mirrors": [], "train_images": None, "classes": 10, "label_smoothing": 0.0, "batch_size": 128,
-    "test_batch_size": 300, "seed": 1, "world": alone(),
+    "fetch": False, "mirrors": [], "train_images": None, "classes": 10, "label_smoothing": 0.0, "padding": "reflect",
+    "normalisation": "paper", "batch_size": 128, "test_batch_size": 300, "seed": 1, "world": alone(),
 }  # fmt: skip
 
 
@@ -45,6 +45,27 @@ def test_a_share_of_the_images_is_the_first_ones(data_root: Path):
     assert torch.equal(part.test.labels, whole.test.labels)
     with pytest.raises(InputError, match="train_images=50001"):
         cifar10(root=str(data_root), **SETTINGS | {"train_images": 50_001})
+
+
+def test_images_are_prepared_as_in_the_authors_distributed_code(data_root: Path):
+    settings = SETTINGS | {"train_images": 200, "batch_size": 200}
+    task = cifar10(root=str(data_root), **settings | {"padding": "zero", "normalisation": "distributed"})
+    std = (0.2023, 0.1994, 0.2010)
+    expected = [(value / 255 - mean) / spread for value, mean, spread in zip((59, 62, 63), MEAN, std, strict=True)]
+    assert task.normalise(task.train.images[:1])[0, :, 0, 0].tolist() == pytest.approx(expected, abs=1e-6)
+    black = torch.tensor([-mean / spread for mean, spread in zip(MEAN, std, strict=True)])
+    (images, labels), (reflected, same_labels) = (
+        next(made.batches(0, 0)) for made in (task, cifar10(root=str(data_root), **settings | {"normalisation": "distributed"}))
+    )
+    assert torch.equal(labels, same_labels)
+    differs = (images != reflected).any(1)  # where a crop reaches over an edge, and there it is black
+    assert 0.05 < differs.float().mean() < 0.3
+    torch.testing.assert_close(images.movedim(1, -1)[differs], black.expand(int(differs.sum()), 3))
+
+
+def test_a_normalisation_that_is_not_known_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match=r"dataset\.normalisation=imagenet is not known; allowed: paper, distributed"):
+        cifar10(root=str(tmp_path), **SETTINGS | {"normalisation": "imagenet"})
 
 
 def test_missing_data_says_what_was_looked_for_how_to_get_it_and_what_to_use_instead(tmp_path: Path):

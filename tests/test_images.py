@@ -9,15 +9,15 @@ from torch import Tensor
 
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.images import Images
-from pufferfish_bench.tasks.memory import PADDING, InOrder, augment, in_memory
+from pufferfish_bench.tasks.memory import PADDING, PADDINGS, InOrder, augment, in_memory
 from pufferfish_bench.world import alone
 from tests.conftest import TinyNet, tiny_task
 
 
-def augment_one(image: Tensor, row: int, column: int, flip: bool) -> Tensor:
-    """Pad by reflection, crop, flip: one image at a time."""
+def augment_one(image: Tensor, row: int, column: int, flip: bool, padding: str) -> Tensor:
+    """Pad by reflection or with zeros, crop, flip: one image at a time."""
     height, width = image.shape[1:]
-    padded = F.pad(image[None].float(), [PADDING] * 4, mode="reflect")[0].byte()
+    padded = F.pad(image[None].float(), [PADDING] * 4, mode={"reflect": "reflect", "zero": "constant"}[padding])[0].byte()
     crop = padded[:, row : row + height, column : column + width]
     return crop.flip(2) if flip else crop
 
@@ -26,12 +26,13 @@ def augment_one(image: Tensor, row: int, column: int, flip: bool) -> Tensor:
     st.lists(st.tuples(st.integers(0, 2 * PADDING), st.integers(0, 2 * PADDING), st.booleans()), min_size=1, max_size=6),
     st.integers(5, 9),
     st.integers(5, 9),
+    st.sampled_from(PADDINGS),
 )
-def test_the_vectorised_augmentation_is_pad_crop_flip_of_each_image(moves: list, height: int, width: int):
+def test_the_vectorised_augmentation_is_pad_crop_flip_of_each_image(moves: list, height: int, width: int, padding: str):
     images = torch.randint(256, (len(moves), 3, height, width), dtype=torch.uint8)
     rows, columns, flips = (torch.tensor(move) for move in zip(*moves, strict=True))
-    expected = [augment_one(image, *move) for image, move in zip(images, moves, strict=True)]
-    assert torch.equal(augment(images, rows, columns, flips), torch.stack(expected))
+    expected = [augment_one(image, *move, padding) for image, move in zip(images, moves, strict=True)]
+    assert torch.equal(augment(images, rows, columns, flips, padding=padding), torch.stack(expected))
 
 
 @given(start=st.integers(0, 7), epoch=st.integers(0, 300))
@@ -89,6 +90,7 @@ def test_evaluation_is_the_mean_over_all_images_whatever_the_batch_size():
     [
         ({"classes": 3}, "classes=3"),
         ({"batch_size": 0}, "batch_size=0"),
+        ({"padding": "mirror"}, "dataset.padding=mirror is not known; allowed: reflect, zero"),
         ({"label_smoothing": 0.76}, "label_smoothing=0.76"),
         ({"label_smoothing": -0.1}, "label_smoothing=-0.1"),
     ],

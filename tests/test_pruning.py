@@ -146,6 +146,7 @@ def test_the_smallest_of_the_remaining_weights_go(seed: int, share: float):
 
 def eb_train(**changes: object) -> EBTrain:
     settings = {"prune_ratio": 0.5, "penalty": 1e-2, "masks": 2, "distance": 0.6, "search_epochs": 3, "reinit": False}
+    settings |= {"search_milestones": None}
     return EBTrain(**settings | changes)
 
 
@@ -160,7 +161,12 @@ def waiting() -> Pufferfish:
     return Pufferfish(warmup_epochs=3, start="svd", momentum="fresh", **settings)
 
 
-METHODS = {"eb_train": eb_train, "eb_reinit": partial(eb_train, reinit=True), "lth": lth, "waiting": waiting}
+METHODS = {
+    "eb_train": eb_train,
+    "eb_reinit": partial(eb_train, reinit=True, search_milestones=[1, 2]),
+    "lth": lth,
+    "waiting": waiting,
+}
 uninterrupted = uninterrupted_runs(METHODS)
 
 
@@ -196,6 +202,11 @@ def test_eb_train_stops_searching_when_the_mask_has_settled_and_goes_on_with_a_s
     assert 0 <= rows[1]["mask_distance"] <= 1
     assert rows[-1]["parameters"] < rows[0]["parameters"] == counting.parameters(TinyNet())
     assert run.operations[1]["ticket"]
+
+
+def test_the_search_has_its_own_steps_of_the_learning_rate_and_the_training_after_it_the_schedules(tmp_path: Path):
+    train(tmp_path, eb_train(distance=-1.0, search_milestones=[1, 2]))  # the schedule: 0.05, a tenth from epoch 3 on
+    assert [row["learning_rate"] for row in read_rows(tmp_path / EPOCHS)] == pytest.approx([0.05, 0.005, 0.0005, 0.005])
 
 
 def test_without_a_ticket_eb_train_prunes_at_the_end_of_its_search_and_says_so(tmp_path: Path):

@@ -10,6 +10,7 @@ from pufferfish_bench.core import Reducer
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.low_rank import choose, factorise
 from pufferfish_bench.models.resnet import ResNet18
+from pufferfish_bench.optimizers import PowerSGDMomentum
 from pufferfish_bench.reducers import bits, quantised, signum, topk
 from pufferfish_bench.reducers.flat import Flat
 from pufferfish_bench.reducers.powersgd import PowerSGD, orthogonalise
@@ -244,7 +245,8 @@ def test_signum_refuses_an_optimizer_with_momentum_and_clipping():
     reducer = reducer_named("signum")(world=alone(), watch=None)
     parameters = [nn.Parameter(torch.zeros(1))]
     reducer.check(torch.optim.SGD(parameters, lr=0.1), None)
-    for optimizer in (torch.optim.SGD(parameters, lr=0.1, momentum=0.9), torch.optim.Adam(parameters)):
+    powersgds = PowerSGDMomentum(parameters, lr=0.1, momentum=0.9)
+    for optimizer in (torch.optim.SGD(parameters, lr=0.1, momentum=0.9), torch.optim.Adam(parameters), powersgds):
         with pytest.raises(InputError, match="momentum of its own"):
             reducer.check(optimizer, None)
     with pytest.raises(InputError, match=r"clip_norm=0\.25"):

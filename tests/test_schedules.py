@@ -1,15 +1,20 @@
 """Learning rates over whole runs, as the recipes have them, and what the optimizers decay."""
 
+import copy
+import math
 from collections.abc import Callable
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import nn
 
-from pufferfish_bench import main, optimizers
+from pufferfish_bench import main, optimizers, table
+from pufferfish_bench.errors import InputError
 from pufferfish_bench.schedules import Clock
+from tests.conftest import REPOSITORY, TinyNet
 
 
 def recipe(*overrides: str) -> tuple[DictConfig, Callable[[Clock], float]]:
@@ -31,6 +36,92 @@ def test_the_cifar_recipe_is_the_papers():
 
 def test_the_lottery_recipe_is_the_papers():
     assert trace("model=vgg19_lth") == pytest.approx([0.1] * 80 + [0.01] * 40 + [0.001] * 40)
+
+
+MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
+
+
+def test_the_distributed_recipe_rises_an_epoch_at_a_time_as_the_papers_and_again_after_the_switch():
+    rising = [0.1, 0.4, 0.7, 1.0, 1.3]
+    assert trace("model=resnet18_distributed") == pytest.approx(rising + [1.6] * 145 + [0.16] * 100 + [0.016] * 50)
+    config, schedule = recipe("model=resnet18_distributed", "schedule.ramp_again=true")
+    assert (config.epochs, config.warmup_epochs, config.batch_size) == (300, 80, 256)
+    for step in (0, 24):  # the same in all of an epoch
+        assert [schedule(Clock(epoch, step, 25, 0)) for epoch in range(7)] == pytest.approx([*rising, 1.6, 1.6])
+        assert [schedule(Clock(80 + epoch, step, 25, 80)) for epoch in range(7)] == pytest.approx([*rising, 1.6, 1.6])
+
+
+def test_a_ramp_shorter_than_an_epoch_rises_with_every_step_to_the_full_rate():
+    _, schedule = recipe("model=resnet18_distributed", "schedule.ramp_epochs=0.25", "schedule.learning_rate=1.6")
+    rates = [schedule(Clock(0, step, 100, 0)) for step in range(100)]
+    assert rates == pytest.approx([0.1 + 1.5 * step / 25 for step in range(25)] + [1.6] * 75)
+
+
+def figure6(profile: str) -> list[tuple[str, ...]]:
+    return [cell.overrides for cell in table.read("figure6", profile).cells]
+
+
+def ramped(profile: str) -> list[tuple[str, ...]]:
+    """Every model whose recipe has a ramp, as it is and with a second one after the switch."""
+    models = [(f"model={model}", f"profile={profile}", "method=pufferfish") for model in MODELS]
+    found = [words for words in models if recipe(*words)[0].schedule.get("ramp_epochs")]
+    assert found
+    return [(*words, f"schedule.ramp_again={again}") for words in found for again in ("false", "true")]
+
+
+@pytest.mark.parametrize("profile", table.PROFILES)
+@pytest.mark.parametrize("cells", [figure6, ramped])
+def test_a_ramp_leaves_most_of_the_warm_up_and_of_the_epochs_up_to_the_first_decay_to_the_full_rate(cells, profile: str):
+    for overrides in cells(profile):
+        check_ramp(*recipe(*overrides))
+
+
+def check_ramp(config: DictConfig, schedule: Callable[[Clock], float]) -> None:
+    full, switch, decay = config.schedule.learning_rate, config.warmup_epochs, config.schedule.milestones[0]
+    steps = 118  # an epoch of the miniature: 15,000 images, two workers
+    for start, end in ((0, switch), (switch, decay)):
+        moments = [divmod(step, steps) for step in range(start * steps, int(end * steps))]
+        at_full = [math.isclose(schedule(Clock(epoch, step, steps, start)), full) for epoch, step in moments]
+        assert sum(at_full) > len(at_full) / 2
+        assert at_full[-1]
+    assert config.schedule.ramp_epochs > 0
+    assert schedule(Clock(0, 0, steps, 0)) == pytest.approx(full / 16)
+
+
+@pytest.mark.parametrize("profile", table.PROFILES)
+def test_the_distributed_recipes_decay_no_vectors(profile: str):
+    config, _ = recipe("model=resnet18_distributed", f"profile={profile}")
+    assert config.optimizer.decay_vectors is False
+
+
+def test_signum_has_the_authors_rate_for_each_data_set():
+    ramped = [5e-5, 2e-4, 3.5e-4, 5e-4, 6.5e-4] + [8e-4] * 145 + [8e-5] * 100 + [8e-6] * 50
+    assert trace("model=resnet18_distributed", "method=signum") == pytest.approx(ramped)
+    assert trace("model=resnet18", "method=signum") == pytest.approx([8e-4] * 150 + [8e-5] * 100 + [8e-6] * 50)
+    for model in ("resnet50", "wrn50_2"):
+        assert trace(f"model={model}", "method=signum") == pytest.approx([1e-4] * 30 + [1e-5] * 30 + [1e-6] * 20 + [1e-7] * 10)
+
+
+def test_what_a_recipe_keeps_for_one_method_makes_no_other_run_another():
+    for method, rate in (("vanilla", "signum_learning_rate=0.5"), ("signum", "search_milestones=[7]")):
+        (plain, changed) = (main.identify([f"method={method}", *words], [1])[0] for words in ((), (rate,)))
+        assert plain == changed
+    for method, rate in (("signum", "signum_learning_rate=0.5"), ("eb_train", "search_milestones=[7]")):
+        (plain, changed) = (main.identify([f"method={method}", *words], [1])[0] for words in ((), (rate,)))
+        assert plain[0] != changed[0]
+
+
+@pytest.mark.parametrize(("profile", "of_search", "after"), [("paper", [30, 60, 80], [30, 60]), ("cpu", [9, 18, 24], [9, 18])])
+def test_eb_train_decays_vectors_and_searches_with_the_authors_steps(profile: str, of_search: list[int], after: list[int]):
+    config, _ = recipe("model=resnet50_eb", "method=eb_train", f"profile={profile}")
+    assert config.optimizer.decay_vectors is True
+    assert config.schedule.milestones == after
+    search, retrain = main.build(config.method).plan(config.epochs, TinyNet())
+    assert (search.schedule, retrain.schedule) == ({"milestones": of_search}, {})
+    for others in (("model=resnet50_eb", "method=pufferfish"), ("model=resnet50_eb", "method=vanilla")):
+        assert recipe(*others, f"profile={profile}")[0].optimizer.decay_vectors is False
+    plain, _ = recipe("model=resnet50", "method=eb_train", f"profile={profile}")
+    assert [phase.schedule for phase in main.build(plain.method).plan(plain.epochs, TinyNet())] == [{}, {}]
 
 
 def test_the_language_recipe_is_the_authors():
@@ -100,3 +191,65 @@ def test_vectors_are_decayed_or_exempt_as_told():
         decay = {p.ndim: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
         assert decay == expected
         assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
+
+
+def powersgd_momentum(model: nn.Module, *, momentum: float = 0.9, decay_vectors: bool = False) -> optimizers.PowerSGDMomentum:
+    return optimizers.powersgd_momentum(model, momentum=momentum, weight_decay=0.1, decay_vectors=decay_vectors)
+
+
+def give_gradients(model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+
+
+@pytest.mark.parametrize("decay_vectors", [False, True])
+def test_powersgds_momentum_steps_by_the_gradient_and_its_momentum(decay_vectors: bool):
+    model = TinyNet().double()
+    expected = [parameter.detach().clone() for parameter in model.parameters()]
+    momenta = [torch.zeros_like(parameter) for parameter in expected]
+    optimizer = powersgd_momentum(model, decay_vectors=decay_vectors)
+    for step, rate in enumerate((0.1, 0.1, 0.02)):
+        give_gradients(model, step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        sent = [parameter.grad.clone() for parameter in model.parameters()]
+        optimizer.step()
+        for place, gradient in enumerate(sent):
+            decay = 0.1 if expected[place].ndim > 1 or decay_vectors else 0.0
+            gradient += decay * expected[place]
+            momenta[place] = 0.9 * momenta[place] + gradient
+            expected[place] -= rate * (gradient + momenta[place])
+        torch.testing.assert_close([parameter.detach() for parameter in model.parameters()], expected)
+
+
+def test_powersgds_momentum_goes_on_from_its_state():
+    whole, stopped = TinyNet(), TinyNet()
+    stopped.load_state_dict(whole.state_dict())
+    first, second = powersgd_momentum(whole), powersgd_momentum(stopped)
+    for step in range(4):
+        if step == 2:
+            saved = copy.deepcopy(second.state_dict())
+            second = powersgd_momentum(stopped)
+            second.load_state_dict(saved)
+        for model, optimizer in ((whole, first), (stopped, second)):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1
+            give_gradients(model, step)
+            optimizer.step()
+    assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), stopped.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 1.0, -0.1])
+def test_powersgds_momentum_without_a_momentum_would_double_the_step_and_is_refused(momentum: float):
+    with pytest.raises(InputError, match=rf"optimizer\.momentum={momentum} .*optimizer=sgd"):
+        powersgd_momentum(TinyNet(), momentum=momentum)
+
+
+def test_powersgds_momentum_is_a_choice_and_not_the_default():
+    default, _ = recipe("model=resnet18_distributed", "method=powersgd")
+    chosen, _ = recipe("model=resnet18_distributed", "method=powersgd", "optimizer=powersgd_momentum")
+    assert default.optimizer._target_.endswith("optimizers.sgd")
+    optimizer = instantiate(chosen.optimizer)(TinyNet())
+    assert isinstance(optimizer, optimizers.PowerSGDMomentum)
+    assert [(group["momentum"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.9, 1e-4), (0.9, 0.0)]

@@ -72,6 +72,24 @@ def takes(overrides: tuple[str, ...]) -> None:
     inspect.signature(get_method(settings["dataset"]["_target_"])).bind_partial(**given)
 
 
+def test_the_low_rank_net_of_table_21_has_the_recipe_without_smoothing_and_last_decay():
+    recipes = {}
+    for cell in table.read("table21", "paper").cells:
+        ((_, settings),) = main.identify(cell.overrides, [1])
+        recipes[cell.name] = settings["dataset"]["label_smoothing"], settings["schedule"]["milestones"]
+    with_both = (0.1, [30, 60, 80])
+    assert recipes == {"low_rank": (0.0, [30, 60]), "hybrid_without_warmup": with_both, "hybrid_with_warmup": with_both}
+
+
+@pytest.mark.parametrize("profile", ["paper", "cpu"])
+def test_all_of_figure_6_has_images_prepared_as_in_the_authors_distributed_code(profile: str):
+    for cell in table.read("figure6", profile).cells:
+        ((_, settings),) = main.identify(cell.overrides, [1])
+        assert (settings["dataset"]["padding"], settings["dataset"]["normalisation"]) == ("zero", "distributed")
+    ((_, settings),) = main.identify(["model=resnet18", f"profile={profile}"], [1])
+    assert (settings["dataset"]["padding"], settings["dataset"]["normalisation"]) == ("reflect", "paper")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_opens_with_its_command_and_its_hours_and_types_no_number_of_the_paper(name: str):
     text = (REPOSITORY / "conf" / "table" / f"{name}.yaml").read_text()

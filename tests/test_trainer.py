@@ -21,6 +21,7 @@ from pufferfish_bench.methods.pufferfish import Pufferfish
 from pufferfish_bench.observers import Recorder, TensorBoard, Terminal
 from pufferfish_bench.precision import FullPrecision
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
+from pufferfish_bench.reducers.powersgd import PowerSGD
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.trainer import Stopped, Trainer
 from pufferfish_bench.world import alone
@@ -197,7 +198,26 @@ def test_the_switch_puts_the_svd_of_the_warmed_up_weights_in_place(tmp_path: Pat
     assert run.parameters == sum(parameter.numel() for parameter in run.model.parameters())
 
 
-def test_carried_momentum_is_the_old_momentum_seen_from_the_new_parameters(tmp_path: Path):
+POWERSGD_MOMENTUM = {
+    "optimizer": partial(optimizers.powersgd_momentum, momentum=0.9, weight_decay=1e-4, decay_vectors=False),
+    "reducer": partial(PowerSGD, rank=1, seed=3, measure_wait=False),
+}
+
+
+@pytest.mark.parametrize("stop_after", [3, 2 * STEPS, 3 * STEPS + 2])
+def test_powersgds_momentum_is_resumed_and_carried_through_the_switch(stop_after: int, tmp_path: Path):
+    whole = train(tmp_path / "whole", METHODS["carry"](), **POWERSGD_MOMENTUM)
+    with pytest.raises(Stopped):
+        train(tmp_path / "stopped", METHODS["carry"](), stop_after=stop_after, **POWERSGD_MOMENTUM)
+    resumed = train(tmp_path / "stopped", METHODS["carry"](), **POWERSGD_MOMENTUM)
+    assert fingerprint(resumed.model) == fingerprint(whole.model)
+    assert record(tmp_path / "stopped") == record(tmp_path / "whole")
+    heavy_ball = train(tmp_path / "sgd", METHODS["carry"](), reducer=POWERSGD_MOMENTUM["reducer"])
+    assert fingerprint(heavy_ball.model) != fingerprint(whole.model)
+
+
+@pytest.mark.parametrize("changes", [{}, POWERSGD_MOMENTUM])
+def test_carried_momentum_is_the_old_momentum_seen_from_the_new_parameters(changes: dict, tmp_path: Path):
     momenta: dict[str, torch.Tensor] = {}
 
     class Look(Observer):
@@ -219,7 +239,7 @@ def test_carried_momentum_is_the_old_momentum_seen_from_the_new_parameters(tmp_p
                 assert torch.equal(now.pop(f"{name}.v.weight"), v)
             assert not now
 
-    train(tmp_path, METHODS["carry"](), observers=[Look()])
+    train(tmp_path, METHODS["carry"](), observers=[Look()], **changes)
     assert momenta
 
 

@@ -6,7 +6,7 @@ A method differs from plain training in which parameters train when (its plan of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,6 +140,7 @@ class Phase:
     enter: Surgery | None = None
     until: Callable[[Run], bool] | None = None  # ends the phase early; reads only what is the same on all ranks
     reducer: Callable[..., Reducer] | None = None  # another one than the run's
+    schedule: Mapping[str, Any] = field(default_factory=dict)  # settings of the run's schedule that are others in this phase
     restart: bool = False  # the learning rate is that of a run which begins here
 
 

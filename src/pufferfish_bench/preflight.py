@@ -29,7 +29,7 @@ def check_groups(config: DictConfig) -> None:
     from pufferfish_bench.low_rank import choose
 
     for group, given in GIVEN.items():
-        typed.check(group, arguments_of(config[group]), given=given)
+        typed.check(group, arguments_of(config[group]), given=given, complete=True)
     for key, complete in (("low_rank", True), ("fully_low_rank", False)):
         layers = OmegaConf.to_container(config.model, resolve=True).get(key)
         if layers is not None:
@@ -43,9 +43,13 @@ def check_rates(schedule: Callable[[Any], float], plan: Sequence[Any]) -> None:
     from pufferfish_bench.schedules import Clock
 
     for phase in plan:
+        for key in set(phase.schedule) - set(typed.parameters(getattr(schedule, "func", schedule)) or phase.schedule):
+            raise InputError(
+                f"phase {phase.name} of the method sets schedule.{key}, which this schedule does not have: use schedule=steps"
+            )
         start = phase.epochs.start if phase.restart else 0
         for epoch, step in itertools.product(phase.epochs, (0, 1)):
-            rate = schedule(Clock(epoch - start, step, 2, phase.epochs.start - start, [0.0] * (epoch - start)))
+            rate = schedule(Clock(epoch - start, step, 2, phase.epochs.start - start, [0.0] * (epoch - start)), **phase.schedule)
             if not (math.isfinite(rate) and rate >= 0):
                 raise InputError(
                     f"the schedule gives a learning rate of {rate:g} in epoch {epoch + 1}: it must not be negative or infinite"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pufferfish_bench.limits import Count, Natural, NonNegative, Positive, Share
+from pufferfish_bench.limits import Count, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,17 @@ class Clock:
 
 
 def steps(
-    clock: Clock, *, learning_rate: NonNegative, milestones: Sequence[NonNegative], factor: NonNegative, ramp_epochs: Natural,
+    clock: Clock, *, learning_rate: NonNegative, milestones: Sequence[NonNegative], factor: NonNegative, ramp_epochs: NonNegative,
     ramp_from: Share, ramp_again: bool,
 ) -> float:  # fmt: skip
     """A constant rate, multiplied by `factor` at each milestone that has been reached: an epoch, or a place within one.
 
-    It is reached in `ramp_epochs` equal steps, an epoch each, from `ramp_from` of it; with `ramp_again` in every phase.
+    It is reached within `ramp_epochs` from `ramp_from` of it, on a straight line that is followed an epoch at a time, or a step
+    at a time if the ramp is shorter than an epoch; with `ramp_again` in every phase.
     """
     now = clock.epoch + clock.step / clock.steps
     rate = learning_rate * factor ** sum(now >= milestone for milestone in milestones)
-    ramped = clock.epoch - (clock.phase_start if ramp_again else 0)
+    ramped = (clock.epoch if ramp_epochs >= 1 else now) - (clock.phase_start if ramp_again else 0)
     return rate * (ramp_from + (1 - ramp_from) * ramped / ramp_epochs) if ramped < ramp_epochs else rate
 
 

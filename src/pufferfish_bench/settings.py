@@ -25,9 +25,12 @@ PLACES = {
 # Settings that were added later, by the _target_ they belong to: a record without one was made as if it had this value.
 LATER: dict[str, dict[str, Any]] = {
     "pufferfish_bench.optimizers.adam": {"weight_decay": 0.0, "decay_vectors": True},
+    "pufferfish_bench.methods.eb_train.EBTrain": {"search_milestones": None},
+    "pufferfish_bench.tasks.cifar10.cifar10": {"padding": "reflect", "normalisation": "paper"},
 }
-# Settings that are told by others: a profile by all that it chooses, measure_wait by the reducer that it is handed to.
-TOLD_ELSEWHERE = ("profile", "measure_wait")
+# Settings that are told by others: a profile by all that it chooses, the rest by the reducer, schedule or method that they are
+# handed to.
+TOLD_ELSEWHERE = ("profile", "measure_wait", "signum_learning_rate", "search_milestones")
 
 
 @dataclass
@@ -51,6 +54,8 @@ class Settings:
     channels_last: bool = MISSING
     compile: bool = MISSING
     deterministic: bool = MISSING
+    signum_learning_rate: float = MISSING
+    search_milestones: list[float] | None = MISSING
     clip_norm: float | None = MISSING
     untimed_steps: int = MISSING
     measure_wait: bool = MISSING
@@ -132,7 +137,7 @@ def check(config: DictConfig) -> None:
             raise InputError(f"{key}={config[key]} must be at least 1")
     if config.workers != int(os.environ.get("WORLD_SIZE", "1")):
         raise InputError(f"workers={config.workers} is not to be set: it is the number of processes that torchrun starts")
-    for key in ("untimed_steps", "probe_steps"):
+    for key in ("warmup_epochs", "untimed_steps", "probe_steps"):
         if config[key] < 0:
             raise InputError(f"{key}={config[key]} must not be negative")
     if config.clip_norm is not None and not 0 < config.clip_norm < math.inf:

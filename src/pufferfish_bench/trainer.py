@@ -39,7 +39,7 @@ class Trainer:
         sample: Sequence[Tensor],
         optimizer: Callable[[nn.Module], Optimizer],
         reducer: Callable[..., Reducer],
-        schedule: Callable[[Clock], float],
+        schedule: Callable[..., float],  # of a Clock, and of settings that a phase has others for
         precision: FullPrecision,
         clip_norm: float | None,
         wrap: Callable[[nn.Module], nn.Module],
@@ -184,7 +184,7 @@ class Trainer:
         watch = run.watch
         start = run.phase_start if run.phase.restart else 0
         clock = Clock(run.epoch - start, run.step, steps, run.phase_start - start, run.history[start:])
-        run.learning_rate = self.schedule(clock)
+        run.learning_rate = self.schedule(clock, **run.phase.schedule)
         for group in run.optimizer.param_groups:
             group["lr"] = run.learning_rate
         with watch("data"):

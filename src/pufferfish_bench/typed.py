@@ -15,12 +15,15 @@ TARGET = "_target_"
 PLAIN = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
 
 
-def check(path: str, node: Any, *, given: Collection[str] = ()) -> None:
-    """Refuse a group `node` whose constructor would not take its settings; `given` are the arguments that the program adds."""
+def check(path: str, node: Any, *, given: Collection[str] = (), complete: bool = False) -> None:
+    """Refuse a group `node` whose constructor would not take its settings; `given` are the arguments that the program adds.
+
+    All others must be there, if the group is to be `complete` or is no partial call.
+    """
     if not isinstance(node, Mapping) or not isinstance(node.get(TARGET), str):
         raise InputError(f"{path}={shown(node)} does not say what to build: a mapping with {TARGET} is expected")
     settings = {key: value for key, value in node.items() if not key.startswith("_")}
-    check_arguments(path, settings, located(node[TARGET], path), given=given, complete=not node.get("_partial_"))
+    check_arguments(path, settings, located(node[TARGET], path), given=given, complete=complete or not node.get("_partial_"))
 
 
 def check_arguments(
@@ -30,15 +33,14 @@ def check_arguments(
     takes = parameters(target)
     if takes is None:
         return
-    name = getattr(target, "__name__", str(target))
     for key, value in settings.items():
         if key not in takes or key in given:
-            known = ", ".join(sorted(set(takes) - set(given)))
-            raise InputError(f"there is no setting {path}.{key}: {name} has {known}")
+            known = ", ".join(f"{path}.{name}" for name in sorted(set(takes) - set(given))) or "none"
+            raise InputError(f"there is no setting {path}.{key}; there are {known}")
         check_value(f"{path}.{key}", value, takes[key].annotation)
     for key, parameter in takes.items():
         if complete and parameter.default is parameter.empty and key not in settings and key not in given:
-            raise InputError(f"{path}.{key} is not set, and {name} needs it: give {path}.{key}=VALUE")
+            raise InputError(f"{path}.{key} is not set: give {path}.{key}=VALUE")
 
 
 def located(target: str, path: str) -> Callable[..., Any]:
@@ -123,6 +125,8 @@ def check_value(path: str, value: Any, annotation: Any) -> None:
     """Refuse a value that is not of the type; what has a `_target_` of its own is a group of its own."""
     if isinstance(value, Mapping) and TARGET in value:
         check(path, value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{path}={value}: a finite number is expected")
     elif not fits(value, annotation):
         raise InputError(f"{path}={shown(value)}: {expected(annotation)} is expected")
 
@@ -176,7 +180,7 @@ def expected(annotation: Any) -> str:
     if is_kind(origin, Mapping):
         return "a mapping"
     if is_kind(origin, Sequence):
-        return f"a list, each {expected(arguments[0])}"
+        return f"a list with {expected(arguments[0])} for each item"
     return f"a mapping with {TARGET}"
 
 

@@ -1,7 +1,7 @@
 """EB Train: look for the early-bird ticket while training, then take the channels out that it leaves out (You et al., 2020)."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -23,7 +23,8 @@ class EBTrain(Method):
     """
 
     def __init__(
-        self, *, prune_ratio: float, penalty: float, masks: int, distance: float, search_epochs: int | None, reinit: bool
+        self, *, prune_ratio: float, penalty: float, masks: int, distance: float, search_epochs: int | None,
+        search_milestones: Sequence[float] | None, reinit: bool,
     ):  # fmt: skip
         if not 0 < prune_ratio < 1:
             raise InputError(f"method.prune_ratio={prune_ratio} must be above 0 and below 1")
@@ -34,6 +35,7 @@ class EBTrain(Method):
         self.queue = pruning.Queue(length=masks)
         self.distance = distance
         self.search_epochs = search_epochs
+        self.search_schedule = {} if search_milestones is None else {"milestones": search_milestones}
         self.limit = masks  # of the search, in epochs; the plan knows
         self.surgery = RemoveChannels(prune_ratio=prune_ratio, reinit=reinit, settled=self.settled)
 
@@ -46,7 +48,7 @@ class EBTrain(Method):
             )
         self.limit = limit
         return [
-            Phase(SEARCH, range(limit), until=lambda run: self.settled()),
+            Phase(SEARCH, range(limit), until=lambda run: self.settled(), schedule=self.search_schedule),
             Phase("retrain", range(limit, epochs), enter=self.surgery),
         ]
 

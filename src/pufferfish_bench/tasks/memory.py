@@ -11,6 +11,7 @@ from pufferfish_bench.tasks.images import Batch, Images, Source, check_batch_siz
 from pufferfish_bench.world import World
 
 PADDING = 4  # pixels that a crop may reach over each edge
+PADDINGS = ("reflect", "zero")  # what is there
 
 
 class InOrder(Source):
@@ -32,15 +33,16 @@ class InOrder(Source):
 
 
 class Augmented(Source):
-    """The paper's CIFAR augmentation, in another order each epoch: a random crop of the reflect-padded image, and a flip.
+    """The paper's CIFAR augmentation, in another order each epoch: a random crop of the padded image, and a flip.
 
     Every rank holds all images and takes its part of each batch.
     """
 
-    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, seed: int, world: World):
+    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, padding: str, seed: int, world: World):
         self.images = images.to(world.device)
         self.labels = labels.to(world.device)
         self.places = shards.of_batches(len(labels), batch_size, rank=world.rank, size=world.size)
+        self.padding = padding
         self.seed = seed
 
     def steps(self) -> int:
@@ -51,7 +53,8 @@ class Augmented(Source):
         order, *moves = (numbers.to(self.labels.device) for numbers in drawn)  # at once: no step waits for a copy
         for batch in self.places[start:]:
             chosen = order[batch]
-            yield augment(self.images[chosen], *(move[batch] for move in moves)), self.labels[chosen]
+            crops = augment(self.images[chosen], *(move[batch] for move in moves), padding=self.padding)
+            yield crops, self.labels[chosen]
 
 
 def in_memory(
@@ -66,14 +69,17 @@ def in_memory(
     test_batch_size: int,
     seed: int,
     world: World,
+    padding: str = "reflect",
 ) -> Images:
     """The task of classifying images, given as tensors of uint8 with their labels."""
     check_batch_sizes(batch_size, test_batch_size)
+    if padding not in PADDINGS:
+        raise InputError(f"dataset.padding={padding} is not known; allowed: {', '.join(PADDINGS)}")
     found = int(max(train[1].max(), test[1].max())) + 1
     if found > classes:
         raise InputError(f"dataset.classes={classes}, but the data has {found} classes")
     return Images(
-        train=Augmented(*train, batch_size=batch_size, seed=seed, world=world),
+        train=Augmented(*train, batch_size=batch_size, padding=padding, seed=seed, world=world),
         test=InOrder(*test, batch_size=test_batch_size, world=world),
         classes=classes, mean=mean, std=std, label_smoothing=label_smoothing, world=world,
     )  # fmt: skip
@@ -89,18 +95,27 @@ def shuffle_and_moves(count: int, *, seed: int, epoch: int) -> tuple[Tensor, Ten
     return order, rows, columns, flips
 
 
-def augment(images: Tensor, rows: Tensor, columns: Tensor, flips: Tensor) -> Tensor:
-    """Crop each reflect-padded image at (row, column) and mirror it where `flips` says so, in one gather."""
+def augment(images: Tensor, rows: Tensor, columns: Tensor, flips: Tensor, *, padding: str) -> Tensor:
+    """Crop each padded image at (row, column) and mirror it where `flips` says so, in one gather."""
     count, channels, height, width = images.shape
-    row = reflected(height, rows)
-    column = reflected(width, columns)
+    row, column = positions(height, rows), positions(width, columns)
     column = torch.where(flips[:, None], column.flip(1), column)
-    pixel = (row[:, :, None] * width + column[:, None, :]).view(count, 1, -1)
-    return images.flatten(2).gather(2, pixel.expand(-1, channels, -1)).view_as(images)
+    pixel = (reflected(row, height)[:, :, None] * width + reflected(column, width)[:, None, :]).view(count, 1, -1)
+    crops = images.flatten(2).gather(2, pixel.expand(-1, channels, -1)).view_as(images)
+    if padding == "zero":  # what the reflection has put over the edges goes black
+        crops *= (inside(row, height)[:, :, None] & inside(column, width)[:, None, :])[:, None]
+    return crops
 
 
-def reflected(size: int, offsets: Tensor) -> Tensor:
-    """For each offset the source positions of a crop of `size` from a row padded by reflection."""
-    position = torch.arange(size, device=offsets.device) + offsets[:, None] - PADDING
+def positions(size: int, offsets: Tensor) -> Tensor:
+    """For each offset the source positions of a crop of `size`, some of them over an edge."""
+    return torch.arange(size, device=offsets.device) + offsets[:, None] - PADDING
+
+
+def reflected(position: Tensor, size: int) -> Tensor:
     position = position.abs()
     return torch.where(position >= size, 2 * (size - 1) - position, position)
+
+
+def inside(position: Tensor, size: int) -> Tensor:
+    return (position >= 0) & (position < size)
