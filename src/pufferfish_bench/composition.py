@@ -12,6 +12,7 @@ from typing import Any
 
 from hydra._internal import hydra as hydra_internals
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.conf import HydraConf
 from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
@@ -19,13 +20,15 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationKeyError
 
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.settings import Settings
+from pufferfish_bench.settings import FOR_OTHERS, Settings
+from pufferfish_bench.typed import located, parameters
 
 CONFIGS = ("config", "describe")  # ours: Hydra also composes some of its own
 EXPECTED = {
     "int": "an integer",
     "float": "a number",
     "float | None": "a number or null",
+    "list[float] | None": "a list of numbers or null",
     "bool": "true or false",
     "str": "a text",
 }
@@ -33,6 +36,7 @@ ALIASES = {
     "lr": "schedule.learning_rate", "rate": "schedule.learning_rate", "wd": "optimizer.weight_decay", "bs": "batch_size",
     "batch": "batch_size", "net": "model", "data": "dataset", "warmup": "warmup_epochs", "rank": "reducer.rank",
 }  # fmt: skip
+HYDRA = {field.name for field in dataclasses.fields(HydraConf)}
 TYPES = {field.name: getattr(field.type, "__name__", str(field.type)) for field in dataclasses.fields(Settings)}
 
 
@@ -46,6 +50,7 @@ class Loader(ConfigLoaderImpl):
             return super().load_configuration(config_name, overrides, run_mode, *arguments, **further)
         words, repository = self.parsed(config_name, overrides)
         check_choices(words, repository)
+        check_switches(words)
         try:
             config = super().load_configuration(config_name, overrides, run_mode, *arguments, **further)
         except HydraException as error:
@@ -109,10 +114,24 @@ def check_choices(words: Sequence[Override], repository: Any) -> None:
     for word in words:
         if not word.key_or_group:
             raise InputError(f"{word.input_line!r} has no setting before its =")
+        top, *below = word.key_or_group.split(".")
+        if top == "hydra" and below and below[0] not in HYDRA:
+            raise InputError(f"there is no setting {word.key_or_group}; Hydra has {', '.join(sorted(HYDRA))}")
         sweep = word.is_sweep_override()
         if is_choice(word, repository) and not (word.is_delete() or sweep or (isinstance(word.value(), str) and word.value())):
             options = ", ".join(repository.get_group_options(word.key_or_group))
             raise InputError(f"{word.input_line} names no {word.key_or_group}; allowed: {options}")
+
+
+def check_switches(words: Sequence[Override]) -> None:
+    """Refuse numbers where true or false belongs: OmegaConf takes any number but 0 for true."""
+    for word in words:
+        if (
+            TYPES.get(word.key_or_group) == "bool"
+            and isinstance(word.value(), int | float)
+            and not isinstance(word.value(), bool)
+        ):
+            raise InputError(f"{word.input_line}: true or false is expected")
 
 
 def value_of(key: str, words: Sequence[Override]) -> str:
@@ -182,7 +201,8 @@ def tidy(config: DictConfig, words: Sequence[Override], repository: Any) -> None
         declared = set(declared_keys(f"{group}/{choice}", group, repository))
         own = {word.key_or_group.split(".")[1] for word in words if word.key_or_group.startswith(f"{group}.")}
         if "_target_" in own:  # something else than what the file describes: its constructor says what it takes
-            continue
+            takes = parameters(located(node._target_, group))
+            declared = {key for key in node if key.startswith("_") or takes is None or key in (*takes, *own, *FOR_OTHERS)}
         for key in list(node):
             if key in declared:
                 continue

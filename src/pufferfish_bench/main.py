@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import hydra
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -42,7 +43,16 @@ def config_errors() -> Iterator[None]:
             if isinstance(cause, InputError | OSError) and not isinstance(cause, theirs):  # Hydra's "not found" is both
                 raise cause from cause.__cause__
             cause = cause.__cause__
-        raise InputError(str(error).split("\nConfig search path")[0]) from error
+        raise InputError(in_one_line(error)) from error
+
+
+def in_one_line(error: Exception) -> str:
+    """What Hydra says of a config; of a part that could not be built, what its constructor said."""
+    if isinstance(error, InstantiationException) and (reason := error.__cause__):
+        part = re.search(r"(?:full_key:|target) '?([\w.]+)", str(error))
+        said = " ".join(str(reason).split("Exception raised from")[0].split()) or type(reason).__name__
+        return f"{part[1] if part else 'a part'} cannot be built: {said}"
+    return " ".join(str(error).split("\nConfig search path")[0].split())
 
 
 ConfigStore.instance().store(name="settings", node=Settings)

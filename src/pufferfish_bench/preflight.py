@@ -9,13 +9,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from pufferfish_bench import typed
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.settings import FOR_OTHERS
 
 # what the program itself gives to the constructor of each group
 GIVEN = {
     "precision": (), "method": (), "schedule": ("clock",), "optimizer": ("model",), "reducer": ("world", "watch"), "model": (),
     "dataset": ("world",),
 }  # fmt: skip
-FOR_OTHERS = ("kind", "low_rank", "fully_low_rank", "sample", "warmup_rank")
 
 
 def arguments_of(group: DictConfig) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from pufferfish_bench.errors import InputError
 # Settings of a data set that say where it lies and how its batches are made ready, not what is in them.
 DATA_PLACES = ("root", "fetch", "mirrors")
 KIND = "kind"  # of a data set and of a model: told by which they are
+# Settings of a group that its constructor is not given: others read them.
+FOR_OTHERS = (KIND, "low_rank", "fully_low_rank", "sample", "warmup_rank")
 DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable")
 
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from pufferfish_bench.core import Message, Reducer
 from pufferfish_bench.errors import InputError
@@ -24,9 +25,11 @@ class DDP(Reducer):
 
     fixed_buckets = False  # DDP arranges them anew after the first step, unless it looks for unused parameters
 
-    def attach(self, model: nn.Module) -> nn.Module:
+    def check(self, optimizer: Optimizer, clip_norm: float | None) -> None:
         if self.world.store is None:
             raise InputError("reducer=ddp* needs torchrun: torchrun --nproc-per-node 2 -m pufferfish_bench reducer=ddp ...")
+
+    def attach(self, model: nn.Module) -> nn.Module:
         self.sent: list[Message] = []
         self.exposed: list[tuple[Any, Any]] = []  # stretches of the backward pass that only wait
         module = DistributedDataParallel(

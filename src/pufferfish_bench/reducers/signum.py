@@ -26,7 +26,10 @@ class Signum(Gathered):
 
     def check(self, optimizer: Optimizer, clip_norm: float | None) -> None:
         if any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
-            raise InputError("reducer=signum has a momentum of its own: use method=signum, or set optimizer.momentum=0")
+            raise InputError(
+                f"reducer=signum has a momentum of its own, and so has {type(optimizer).__name__} here: use optimizer=sgd "
+                "optimizer.momentum=0"
+            )
         if clip_norm is not None:
             raise InputError(f"clip_norm={clip_norm} would make nothing of signs, which are all as long: set clip_norm=null")
 
