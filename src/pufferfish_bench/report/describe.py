@@ -154,11 +154,11 @@ def show(description: Mapping[str, Any], console: Console) -> None:
             f"{total['macs']:,}",
             *((f"{theirs:,}", rounded(theirs), printed) if modular else ()),
         )
-    tables.show(layers, console)
+    tables.show(layers, console, dispensable=("shape",))
     for row in description["layers"]:
         if row["left_alone"]:
             console.print(f"left alone: {row['layer']}: {row['left_alone']}", highlight=False)
-    tables.show(totals, console)
+    tables.show(totals, console, dispensable=("MACs, paper's way",))
     console.print(
         "MACs: multiply-accumulates of convolutions and matrix products for one sample (of text: one word)"
         + (f"; the paper's way adds {', '.join(description['also_counted'])}." if description["also_counted"] else "."),

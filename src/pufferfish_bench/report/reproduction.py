@@ -85,9 +85,11 @@ def number(name: str) -> str:
 def sheets(found: Outcome) -> list[Sheet]:
     """The figures of a table, and what the paper claims of them."""
     title = f"{number(found.table.name)}: {found.table.title}"
-    shown = [Sheet(title, COLUMNS, [figure_words(figure) for figure in found.figures], found.table.note, READING)]
+    figures = [figure_words(figure) for figure in found.figures]
+    shown = [Sheet(title, COLUMNS, figures, found.table.note, READING, ("seeds", "difference"))]
     if found.claims:
-        shown.append(Sheet("Relations", RELATION_COLUMNS, [claim_words(claim) for claim in found.claims], "", RELATIONS_READING))
+        judged = [claim_words(claim) for claim in found.claims]
+        shown.append(Sheet("Relations", RELATION_COLUMNS, judged, "", RELATIONS_READING, ("seeds", "p (Welch)", "quantity")))
     return shown
 
 
