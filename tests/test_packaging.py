@@ -41,6 +41,7 @@ LAYERS = [
         "network",
         "namespaces",
         "table",
+        "sweeps",
     },
     {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers", "speech"},
     {"world"},

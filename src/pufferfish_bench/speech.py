@@ -71,6 +71,14 @@ def explain(error: Exception) -> str | None:
     return None
 
 
+def about(seconds: float) -> str:
+    """A time to come, as far as it is known."""
+    for unit, size in (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"about {seconds / size:.0f} {unit}"
+    return f"about {seconds:.0f} seconds"
+
+
 def complain(message: str) -> None:
     complaints.print(f"rank {RANK}: {message}" if RANK else message, highlight=False, markup=False, soft_wrap=True)
 

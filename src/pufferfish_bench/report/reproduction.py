@@ -15,7 +15,7 @@ from pufferfish_bench.report import outcome, output, provenance, verdicts
 from pufferfish_bench.report.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.report.outcome import Claim, Figure, Outcome
 from pufferfish_bench.report.output import Sheet
-from pufferfish_bench.speech import spoken_errors
+from pufferfish_bench.speech import VERSION, spoken_errors
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
 RELATION_COLUMNS = ("the paper's claim", "quantity", "paper", "ours", "p (Welch)", "seeds", "verdict")
@@ -152,6 +152,7 @@ def write(found: Outcome, out: Path, console: Console) -> None:
 
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="pufferfish-report", description=__doc__)
+    parser.add_argument("--version", action="version", version=VERSION)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help="table4, figure5, ... (default: all that have records)")
     parser.add_argument("--profile", default="cpu", help="of the runs: paper, cpu or smoke (default: %(default)s)")
     parser.add_argument(
@@ -193,7 +194,8 @@ def main(words: Sequence[str]) -> None:
 
 def run() -> None:
     """The command pufferfish-report."""
-    main(sys.argv[1:])
+    with spoken_errors():
+        main(sys.argv[1:])
 
 
 if __name__ == "__main__":

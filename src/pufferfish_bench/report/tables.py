@@ -56,8 +56,10 @@ def rebuilt(shown: Table, columns: Sequence[Column]) -> Table:
     smaller = Table(title=shown.title, title_justify=shown.title_justify, title_style=shown.title_style, **closer)
     for column in columns:
         width = max([5, *map(cell_len, words(column))])
-        lines = textwrap.wrap(str(column.header), width, break_long_words=False, break_on_hyphens=False)
-        smaller.add_column("\n".join(lines), justify=column.justify, no_wrap=column.justify == "right", overflow="fold")
+        parts = str(column.header).replace(".", ". ")  # a dotted key may go over several lines
+        lines = textwrap.wrap(parts, width, break_long_words=False, break_on_hyphens=False)
+        name = "\n".join(lines).replace(". ", ".")
+        smaller.add_column(name, justify=column.justify, no_wrap=column.justify == "right", overflow="fold")
     for cells in zip(*(column.cells for column in columns), strict=True):
         smaller.add_row(*cells)
     return smaller
