@@ -125,7 +125,7 @@ def train_in(directory: Path, config: DictConfig) -> None:
         refuse_nonsense(group, trial)
     task = build(config.dataset, world=world)  # may take its time, so it comes last
 
-    terminal, profile = Terminal(console=console), HydraConfig.get().runtime.choices.profile
+    terminal, profile = Terminal(console=console), HydraConfig.get().runtime.choices.get("profile")
     interrupts, probe = Interrupts(), Probe(steps=config.probe_steps) if config.probe_steps else None
     manifest = {"settings": settings, **environment(world.device), "data": conditions(config), "world_size": world.size}
     lab = os.environ.get(processors.LAB)

@@ -180,7 +180,7 @@ class Terminal(Observer):
 class SlowRun(Observer):
     """Says once, after the first steps, how long the run will take at their pace, if that is long, and what to do about it."""
 
-    def __init__(self, *, say: Callable[[str], None], profile: str, long: float = LONG, clock: Clock = time.monotonic):
+    def __init__(self, *, say: Callable[[str], None], profile: str | None, long: float = LONG, clock: Clock = time.monotonic):
         self.say = say
         self.advice = INSTEAD.get(profile, "fewer epochs, less data or a narrower net is sooner done")
         self.long = long
