@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: make demo, make test. Needs Python 3.10+ and make.
+# Two commands do everything on a fresh machine: make demo, make test. Needs Python 3.10 to 3.13 and make.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
@@ -77,7 +77,7 @@ clean:  ## remove the environment and caches; results and data stay
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 
 $(INSTALLED): setup.cfg pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info[:2] < (3, 14) else "Python 3.10 to 3.13 is needed (Hydra does not run on 3.14 yet), this is " + sys.version.split()[0] + ": make PYTHON=python3.12 chooses another")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --disable-pip-version-check --quiet --editable '.[test]'
 	@touch $@

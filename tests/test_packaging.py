@@ -1,15 +1,19 @@
 """The package as it is shipped: the wheel, the direction of imports, torchvision beside a CPU build of torch."""
 
 import ast
+import configparser
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from tests.conftest import REPOSITORY
 
@@ -43,6 +47,7 @@ LAYERS = [
         "namespaces",
         "table",
         "typed",
+        "sweeps",
     },
     {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers", "speech"},
     {"world"},
@@ -100,6 +105,13 @@ def test_the_wheel_carries_the_configs_and_the_papers_numbers_and_runs_without_t
     shipped = {str(path.relative_to(tmp_path / "site" / "pufferfish_bench")) for path in (tmp_path / "site").rglob("*.yaml")}
     configs = {f"conf/{path.relative_to(REPOSITORY / 'conf')}" for path in (REPOSITORY / "conf").rglob("*.yaml")}
     assert shipped == configs | {"paper/numbers.yaml"}
+    (described,) = (tmp_path / "site").glob("*.dist-info/METADATA")
+    fields = Parser().parsestr(described.read_text())
+    assert fields["Author"] == "The pufferfish-bench authors"
+    assert {place.split(", ")[0] for place in fields.get_all("Project-URL")} >= {"Source", "Issues", "Changelog"}
+    assert fields["Requires-Python"] == "<3.14,>=3.10"
+    assert fields["Keywords"]
+    assert fields.get_all("Classifier")
     code = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")}
     assert code <= {str(path.relative_to(tmp_path / "site" / "pufferfish_bench")) for path in (tmp_path / "site").rglob("*.py")}
     program = (
@@ -110,6 +122,28 @@ def test_the_wheel_carries_the_configs_and_the_papers_numbers_and_runs_without_t
     shown = subprocess.run([sys.executable, "-c", program, "model=vgg19"], cwd=tmp_path, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.count("8,370,634") == 2  # ours and the paper's
+
+
+def test_the_versions_of_python_are_said_alike_everywhere(tmp_path: Path):
+    setup = configparser.ConfigParser()
+    setup.read(REPOSITORY / "setup.cfg")
+    allowed = SpecifierSet(setup["options"]["python_requires"])
+    named = set(re.findall(r"Python :: (3\.\d+)", setup["metadata"]["classifiers"]))
+    (check,) = re.findall(r"\$\(PYTHON\) -c '(.*)'", (REPOSITORY / "Makefile").read_text())
+    for minor in range(8, 16):
+        answer = f"import sys\nsys.version_info = (3, {minor}, 1, 'final', 0)\nsys.version = '3.{minor}.1 of these days'\n{check}"
+        done = subprocess.run([sys.executable, "-c", answer], capture_output=True, text=True)
+        assert (done.returncode == 0) == (f"3.{minor}.1" in allowed) == (f"3.{minor}" in named) == (10 <= minor <= 13)
+        assert f"this is 3.{minor}.1" in done.stderr or not done.returncode
+
+
+def test_hydra_is_one_whose_instantiate_is_hardened():
+    setup = configparser.ConfigParser()
+    setup.read(REPOSITORY / "setup.cfg")
+    lines = [line for line in setup["options"]["install_requires"].split("\n") if line and not line.startswith("#")]
+    requirements = {found.name: found.specifier for found in map(Requirement, lines)}
+    for version, fits in {"1.3.2": False, "1.3.5": False, "1.3.6": True, "1.3.8": True, "1.4.0": False}.items():
+        assert (version in requirements["hydra-core"]) == fits, version
 
 
 def test_torchvision_works_whatever_build_of_torch_is_here():

@@ -170,7 +170,7 @@ def test_a_finished_run_has_its_bleu_and_translates_as_it_did(
     assert "val_bleu" in finished.stdout
     summary = read_json(tmp_path / "run" / RUN)["summary"]
     assert {"val_bleu", "test_bleu", "bleu", "val_ppl"} <= summary.keys()
-    (further,) = compare([tmp_path / "run"]).columns[-1].cells
+    (further,) = compare([tmp_path / "run"])[0].columns[-1].cells
     assert further == ", ".join(f"{name} {summary[name]:.2f}" for name in ("train_ppl", "test_ppl", "val_bleu", "test_bleu"))
     said = (tmp_path / "run" / "val.translations.txt").read_text().splitlines()
     assert len(said) == 9

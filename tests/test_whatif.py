@@ -1,6 +1,7 @@
 """Predictions beyond the machine: laws of the model, and that it says how far it can be trusted."""
 
 import csv
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import measured, prediction, units, whatif
 from pufferfish_bench.report.measured import SECTIONS, Link, Measured
 from pufferfish_bench.report.prediction import break_even, epoch_seconds, exchange_seconds, local_seconds, step_seconds, uniform
+from tests.conftest import REPOSITORY
 from tests.test_breakdown import COMPUTING, write_run
 
 FREE = uniform(Link(0.0, inf))
@@ -104,10 +106,20 @@ def test_a_ring_sends_less_than_twice_its_bytes_however_many_workers_and_gatheri
     assert exchange_seconds(method(messages=(("allgather", size),)), n, links) == pytest.approx((n - 1) * size / bandwidth)
 
 
-@given(times, st.integers(1, 1000))
-def test_without_communication_twice_the_workers_halve_the_epoch(forward: float, n: int):
+@given(times, st.integers(1, 1000), st.integers(1, 50))
+def test_without_communication_twice_the_workers_halve_the_epoch_where_steps_stay_whole(forward: float, n: int, steps: int):
     run = method(messages=(), forward=forward)
-    assert epoch_seconds(run, n, FREE, 6400) == pytest.approx(2 * epoch_seconds(run, 2 * n, FREE, 6400))
+    samples = 2 * n * run.batch_size * steps
+    assert epoch_seconds(run, n, FREE, samples) == pytest.approx(2 * epoch_seconds(run, 2 * n, FREE, samples))
+
+
+@given(methods, counts, st.integers(1, 10**6), bandwidths)
+def test_an_epoch_is_whole_steps_and_at_least_one(run: Measured, n: int, samples: int, bandwidth: float):
+    links = uniform(Link(0.0, bandwidth))
+    steps = epoch_seconds(run, n, links, samples) / step_seconds(run, n, links)
+    assert steps == pytest.approx(round(steps))
+    assert steps >= 1
+    assert (round(steps) - 1) * n * run.batch_size < samples <= round(steps) * n * run.batch_size
 
 
 def test_an_epoch_of_a_runs_own_samples_has_its_own_steps():
@@ -214,6 +226,26 @@ def test_the_command_writes_what_it_says_the_same_to_the_byte_each_time(tmp_path
     for row, run in zip(rows, measured.read(runs[2:4]), strict=False):  # at 1 Gbit/s and 1 ms: the lab itself
         assert float(row["epoch_seconds"]) == pytest.approx(run.epoch_seconds)
     assert "Median error from itself 0.0%" in shown
+
+
+def test_tables_and_charts_say_of_which_net_batch_and_measurements_they_are_made(tmp_path: Path):
+    whatif.main([*perfect_lab(tmp_path), "--note", "A net of our own.", "--out", str(tmp_path / "out")])
+    document = (tmp_path / "out.md").read_text()
+    assert "## Predicted epoch of net, batch 32 a worker, with" in document
+    assert "A net of our own. In brackets" in document
+    assert "net-vanilla-cpu, 2 hosts, 100 Mbit/s, batch 32, 30 timed steps" in document
+    for row in csv.DictReader((tmp_path / "out.csv").open()):
+        assert (row["name"], row["batch_size"]) == (f"net-{row['label']}-cpu", "32")
+    for chart in ("workers", "bandwidth"):
+        words = " ".join(re.sub("<[^>]*>", " ", (tmp_path / f"out-{chart}.svg").read_text()).split())
+        for phrase in ("net, batch 32 a worker", "A net of our own.", "measured with 2 hosts, 100 Mbit/s, batch 32 a worker"):
+            assert phrase in words, (chart, phrase)
+
+
+def test_the_labs_forecast_says_that_it_is_not_of_the_papers_net():
+    published = (REPOSITORY / "results" / "figures" / "figure4c-whatif.md").read_text()
+    assert "## Predicted epoch of resnet18-synthetic_images, batch 32 a worker" in published
+    assert "The paper's figure 4 (c) is of ResNet-50" in published
 
 
 def test_the_command_needs_no_torch():

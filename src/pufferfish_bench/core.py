@@ -257,6 +257,9 @@ class Observer:
     def evaluation_started(self, run: Run) -> None:
         """The steps of an epoch are done."""
 
+    def evaluation_step(self, run: Run) -> None:
+        """A batch is about to be evaluated."""
+
     def epoch_ended(self, run: Run, row: dict[str, Any]) -> None: ...
 
     def run_ended(self, run: Run) -> None:

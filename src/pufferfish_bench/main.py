@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -26,8 +27,10 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.preflight import arguments_of, check_groups, check_rates, check_reducer, refuse_nonsense
 from pufferfish_bench.records import RUN, closing, read_json
 from pufferfish_bench.settings import Settings, check, conditions, config_dir, fully_low_rank, identity, settings_of, together
-from pufferfish_bench.speech import RANK, complain, console, speak_up, spoken_errors
+from pufferfish_bench.speech import RANK, VERSION, complain, console, speak_up, spoken_errors
+from pufferfish_bench.sweeps import Sweep
 
+sweep = Sweep()
 COMPLETION = ("install", "uninstall", "query")
 
 
@@ -55,16 +58,26 @@ def in_one_line(error: Exception) -> str:
     return " ".join(str(error).split("\nConfig search path")[0].split())
 
 
+nowhere = cache(tempfile.TemporaryDirectory)  # goes with the process: for the multirun.yaml that Hydra writes of a sweep
 ConfigStore.instance().store(name="settings", node=Settings)
 OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
 OmegaConf.register_new_resolver("together", together, replace=True)
+OmegaConf.register_new_resolver("nowhere", lambda: nowhere().name, replace=True)
 OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
 
 
 @hydra.main(config_path=config_dir(), config_name="config", version_base="1.3")
 @spoken_errors()
-@config_errors()
 def train(config: DictConfig) -> None:
+    """Train what the config says; in a sweep, go on after a run that fails."""
+    job = HydraConfig.get()
+    swept = job.mode == RunMode.MULTIRUN
+    of_sweep = sweep.run(job.overrides.task, job.job.num, config.device) if swept else contextlib.nullcontext()
+    with of_sweep, config_errors():
+        train_one(config)
+
+
+def train_one(config: DictConfig) -> None:
     """Train what the config says, or go on with it, or say that it is done. A probe only tries its first steps."""
     check(config)
     if not config.probe_steps:
@@ -89,7 +102,7 @@ def train_in(directory: Path, config: DictConfig) -> None:
     from pufferfish_bench.interrupts import Interrupts
     from pufferfish_bench.machine import environment, hold_on_to_memory
     from pufferfish_bench.memory_format import channels_last
-    from pufferfish_bench.observers import Probe, Recorder, TensorBoard, Terminal
+    from pufferfish_bench.observers import Probe, Recorder, SlowRun, TensorBoard, Terminal
     from pufferfish_bench.trainer import Stopped, Trainer
 
     world = worlds.join(config.device)
@@ -122,6 +135,7 @@ def train_in(directory: Path, config: DictConfig) -> None:
         refuse_nonsense(group, trial)
     task = build(config.dataset, world=world)  # may take its time, so it comes last
 
+    terminal, profile = Terminal(console=console), HydraConfig.get().runtime.choices.get("profile")
     interrupts, probe = Interrupts(), Probe(steps=config.probe_steps) if config.probe_steps else None
     manifest = {"settings": settings, **environment(world.device), "data": conditions(config), "world_size": world.size}
     lab = os.environ.get(processors.LAB)
@@ -145,7 +159,8 @@ def train_in(directory: Path, config: DictConfig) -> None:
         observers=[
             Recorder(directory=directory, manifest=manifest),
             TensorBoard(directory=directory / "tensorboard"),
-            Terminal(console=console),
+            terminal,
+            *([SlowRun(say=terminal.say, profile=profile)] if world.device.type == "cpu" else []),
         ]
         if world.rank == 0 and not probe
         else [probe] * (world.rank == 0),
@@ -247,6 +262,9 @@ def describe() -> None:
 
 
 def start(command: Callable[[], None]) -> None:
+    if "--version" in sys.argv[1:]:  # Hydra would answer with its own
+        print(VERSION)
+        return
     speak_up()
     if not os.environ.get("PUFFERFISH_DATA"):
         os.environ.pop("PUFFERFISH_DATA", None)  # an empty one is none, and not the current folder
@@ -256,5 +274,5 @@ def start(command: Callable[[], None]) -> None:
         complain("error: --shell-completion needs what to do: install=bash, install=zsh or install=fish, or uninstall= with one")
         sys.exit(2)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
-    with spoken_errors(), config_errors():
+    with spoken_errors(), sweep.told(), config_errors():
         command()

@@ -1,6 +1,7 @@
 """Those who look on: the record on disk, TensorBoard, and the person at the terminal."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pufferfish_bench import records
 from pufferfish_bench.core import Observer, Run
 from pufferfish_bench.records import EPOCHS, RUN, Row
+from pufferfish_bench.speech import about
 
 PATIENCE = 20  # seconds after its first step that a probe goes on at most, and then to the end of the step
+INTERVAL = 30  # seconds at most without a line where there is no terminal, but for steps that take longer
+LONG = 3600  # seconds: whoever starts a run that takes longer is told how long
+INSTEAD = {"paper": "profile=cpu is the paper in miniature (minutes), profile=smoke checks that it runs (seconds)"}
+Clock = Callable[[], float]
 
 CONDITIONS = ("commit", "dirty", "versions", "hardware", "data", "world_size", "network")
 
@@ -85,10 +91,12 @@ class TensorBoard(Observer):
 
 
 class Terminal(Observer):
-    """Prints a line an epoch; shows a progress bar if there is a terminal to show it on."""
+    """Prints a line an epoch; shows a progress bar if there is a terminal to show it on, and else a line now and then."""
 
-    def __init__(self, *, console: Console):
+    def __init__(self, *, console: Console, interval: float = INTERVAL):
         self.console = console
+        self.interval = interval
+        self.said = time.monotonic()
         self.progress = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.1f} steps/s  {task.fields[metric]}"),
@@ -125,6 +133,7 @@ class Terminal(Observer):
 
     def step_ended(self, run: Run) -> None:
         if self.progress.disable:
+            self.say_at_times(run, f"step {run.step}/{run.task.steps(run.epoch)}")
             return
         now = self.progress.get_time()
         if now - getattr(self, "shown", 0.0) < 0.2:  # seconds: often enough for the eye, rare enough for the GPU
@@ -143,6 +152,16 @@ class Terminal(Observer):
     def evaluation_started(self, run: Run) -> None:
         self.progress.update(self.bar, description=f"epoch {run.epoch + 1}/{run.epochs} testing")
 
+    def evaluation_step(self, run: Run) -> None:
+        if self.progress.disable:
+            self.say_at_times(run, "testing")
+
+    def say_at_times(self, run: Run, doing: str) -> None:
+        """A line about what is being done, if there has been none for a while. The loss may wait for the device."""
+        if time.monotonic() - self.said >= self.interval:
+            loss = run.tally.mean_loss()
+            self.say(f"epoch {run.epoch + 1:>3}/{run.epochs}  {run.phase.name:<9} loss {loss:.4f}  {doing}")
+
     def epoch_ended(self, run: Run, row: Row) -> None:
         self.rows.append(row)
         self.say(
@@ -154,7 +173,37 @@ class Terminal(Observer):
         self.progress.stop()
 
     def say(self, text: str) -> None:
+        self.said = time.monotonic()
         self.console.print(text, highlight=False, soft_wrap=True)
+
+
+class SlowRun(Observer):
+    """Says once, after the first steps, how long the run will take at their pace, if that is long, and what to do about it."""
+
+    def __init__(self, *, say: Callable[[str], None], profile: str | None, long: float = LONG, clock: Clock = time.monotonic):
+        self.say = say
+        self.advice = INSTEAD.get(profile, "fewer epochs, less data or a narrower net is sooner done")
+        self.long = long
+        self.clock = clock
+        self.times: list[float] = []  # of the start of the phase, then of the ends of steps
+        self.done = False
+
+    def phase_started(self, run: Run) -> None:
+        self.times = [self.clock()]
+
+    def step_ended(self, run: Run) -> None:
+        if self.done:
+            return
+        self.times.append(self.clock())
+        if len(self.times) < 5 and self.times[-1] - self.times[0] < PATIENCE and run.step < run.task.steps(run.epoch):
+            return
+        self.done = True
+        # the first step does not count if there is another: it warms up
+        start = min(1, len(self.times) - 2)
+        pace = (self.times[-1] - self.times[start]) / (len(self.times) - 1 - start)
+        left = sum(run.task.steps(epoch) for epoch in range(run.epoch, run.epochs)) - run.step
+        if left * pace > self.long:
+            self.say(f"at this pace the run takes {about(left * pace)}, the tests after each epoch not counted: {self.advice}")
 
 
 class Probe(Observer):

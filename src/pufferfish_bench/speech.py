@@ -9,7 +9,10 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+import pufferfish_bench
 from pufferfish_bench.errors import InputError
+
+VERSION = f"pufferfish-bench {pufferfish_bench.__version__}"  # what every command answers to --version
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space, then give the same command again",
@@ -31,19 +34,28 @@ complaints = Console(stderr=True)
 def spoken_errors() -> Iterator[None]:
     """What the user can mend becomes a sentence and exit code 2. PUFFERFISH_TRACEBACK=1 shows the traceback."""
     try:
-        yield
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except KeyboardInterrupt:
+            complain("interrupted; give the same command again to go on")
+            sys.exit(128 + signal.SIGINT)
+        except (InputError, OSError, RuntimeError) as error:
+            sentence = explain(error)
+            if not sentence or os.environ.get("PUFFERFISH_TRACEBACK") == "1":
+                raise
+            complain(f"error: {sentence}")
+            sys.exit(2)
+        finally:
+            sys.stdout.flush()  # now, for what fails when Python ends cannot choose the exit code
     except BrokenPipeError:  # whoever read our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
-    except KeyboardInterrupt:
-        complain("interrupted; give the same command again to go on")
-        sys.exit(128 + signal.SIGINT)
-    except (InputError, OSError, RuntimeError) as error:
-        sentence = explain(error)
-        if not sentence or os.environ.get("PUFFERFISH_TRACEBACK") == "1":
-            raise
-        complain(f"error: {sentence}")
-        sys.exit(2)
+    except SystemExit as exit:
+        if isinstance(exit.__context__, BrokenPipeError):  # rich has met it first, and would leave with 1
+            sys.exit(128 + signal.SIGPIPE)
+        raise
 
 
 def explain(error: Exception) -> str | None:
@@ -57,6 +69,14 @@ def explain(error: Exception) -> str | None:
     if world and world.lost(error):
         return f"another rank is gone ({str(error).splitlines()[0]}); the same command goes on from the last checkpoint"
     return None
+
+
+def about(seconds: float) -> str:
+    """A time to come, as far as it is known."""
+    for unit, size in (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"about {seconds / size:.0f} {unit}"
+    return f"about {seconds:.0f} seconds"
 
 
 def complain(message: str) -> None:

@@ -214,6 +214,7 @@ class Trainer:
             # an evaluation may take minutes, and a resume begins it anew; several ranks are not at the same place in it
             if run.world.size == 1 and self.stop_requested():
                 self.stop(run)
+            self.tell("evaluation_step", run)
             return run.module(*inputs)
 
         self.tell("evaluation_started", run)

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.main import build, config_errors
 from pufferfish_bench.records import RUN, VOCABULARY, read_json
-from pufferfish_bench.speech import complain, spoken_errors
+from pufferfish_bench.speech import VERSION, complain, spoken_errors
 
 USAGE = """pufferfish-translate run=DIR ["ein mann spielt gitarre" ...]
 
@@ -93,7 +93,10 @@ def translator(directory: Path, record: dict[str, Any]) -> Callable[[list[str]],
 def run() -> None:
     """The command pufferfish-translate."""
     with spoken_errors(), config_errors():
-        main(sys.argv[1:])
+        if "--version" in sys.argv[1:]:
+            print(VERSION)
+        else:
+            main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ What each rank sends to average gradients is the business of the reducers; the r
 import atexit
 import os
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -113,6 +114,18 @@ class World:
         if wish:
             self.store.compare_set(self.end, "", str(self.moments + 1))
         return False
+
+    def all_failed(self, run: int, seconds: float = 60.0) -> bool:
+        """Whether all ranks come to this question of the same run of a sweep in this time. No collective: some may be in one."""
+        if self.size == 1:
+            return True
+        here = [f"pufferfish/failed{run}/{rank}" for rank in range(self.size)]
+        self.store.set(here[self.rank], "")
+        try:
+            self.store.wait(here, timedelta(seconds=seconds))
+        except RuntimeError:  # torch's way to say that time is up, or that the others are gone
+            return False
+        return True
 
 
 def alone(device: str = "cpu") -> World:

@@ -51,14 +51,14 @@ def sheets(runs: Sequence[Measured]) -> list[Sheet]:
             )  # fmt: skip
     return [
         Sheet(
-            "Milliseconds a step",
+            f"Milliseconds a step: {measured.trained(runs)}",
             ["run", *SECTIONS, "total", "MB sent"],
             steps,
             "Mean over ranks and over the timed steps of a phase: of the last one unless another is named. `step` is the "
             f"optimizer's; MB (10^6 bytes) are what a rank gives the collectives in a step. {crowding(runs)}".strip(),
         ),
         Sheet(
-            "Seconds an epoch",
+            f"Seconds an epoch: {measured.trained(runs)}",
             ["run", "steps", *PARTS, "total", "times as fast"],
             epochs,
             "The mean step times the steps of an epoch; times as fast as the first run under the same conditions.",
@@ -97,7 +97,8 @@ def draw(runs: Sequence[Measured], out: Path, console: Console) -> None:
 def steps_behind(runs: Sequence[Measured]) -> str:
     """How much of a run each bar is the mean of."""
     fewest, most = (choose(run.timed_steps for run in runs) for choose in (min, max))
-    return f"Mean of {most if fewest == most else f'{fewest} to {most}'} timed steps, one run a bar."
+    steps = most if fewest == most else f"{fewest} to {most}"
+    return f"{measured.trained(runs)}. Mean of {steps} timed steps, one run a bar."
 
 
 def crowding(runs: Sequence[Measured]) -> str:

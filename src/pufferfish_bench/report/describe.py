@@ -183,10 +183,10 @@ def show(description: Mapping[str, Any], console: Console) -> None:
             f"{total['macs']:,}",
             *((f"{theirs:,}", rounded(theirs), printed) if modular else ()),
         )
-    tables.show(layers, console)
+    tables.show(layers, console, dispensable=("shape",))
     for layer, reason in description["left"].items():
         console.print(f"left alone: {layer or 'the model itself'}: {reason}", highlight=False)
-    tables.show(totals, console)
+    tables.show(totals, console, dispensable=("MACs, paper's way",))
     console.print(
         "MACs: multiply-accumulates of convolutions and matrix products for one sample (of text: one word)"
         + (f"; the paper's way adds {', '.join(description['also_counted'])}." if description["also_counted"] else "."),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,14 @@ def measured(record: dict[str, Any], rows: list[Row], *, label: str, directory: 
 def experiment(record: dict[str, Any]) -> str:
     """The name of a run without its number of workers, which is a condition and no method."""
     return record["settings"]["name"].replace(f"-{record['world_size']}workers", "")
+
+
+def trained(runs: Sequence[Measured]) -> str:
+    """What was trained, for a title: the words with which the names of all runs begin, and the batch of a worker."""
+    places = zip(*(run.name.split("-") for run in runs), strict=False)
+    common = [words[0] for words in takewhile(lambda words: len(set(words)) == 1, places)]
+    sizes = sorted({run.batch_size for run in runs})
+    return f"{'-'.join(common) or 'several nets'}, batch {' and '.join(map(str, sizes))} a worker"
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:

@@ -24,6 +24,7 @@ class Sheet:
     rows: Sequence[Sequence[str]]
     note: str = ""
     reading: str = ""  # how tables of this kind are read
+    dispensable: Sequence[str] = ()  # columns that a narrow terminal does without first
 
     @property
     def of_words(self) -> list[int]:
@@ -35,7 +36,7 @@ class Sheet:
         table = tables.table(*map(escape, self.columns), title=escape(self.title), left=self.of_words)
         for row in self.rows:
             table.add_row(*map(escape, row))
-        tables.show(table, console)
+        tables.show(table, console, dispensable=self.dispensable)
         if self.words:
             console.print(f"{self.words}\n", highlight=False, markup=False, soft_wrap=True)
 

@@ -38,9 +38,14 @@ def step_seconds(run: Measured, workers: int, links: Mapping[str, Link]) -> floa
     return local_seconds(run, workers) + exchange_seconds(run, workers, links)
 
 
+def epoch_steps(run: Measured, workers: int, samples: int) -> int:
+    """The steps of an epoch over a fixed number of samples: whole ones, at least one; the last may be less than full."""
+    return max(1, -(-samples // (workers * run.batch_size)))
+
+
 def epoch_seconds(run: Measured, workers: int, links: Mapping[str, Link], samples: int) -> float:
-    """An epoch over a fixed number of samples: twice the workers, half the steps."""
-    return step_seconds(run, workers, links) * samples / (workers * run.batch_size)
+    """An epoch over a fixed number of samples: twice the workers, half the steps, as long as there is more than one."""
+    return step_seconds(run, workers, links) * epoch_steps(run, workers, samples)
 
 
 def error(run: Measured, source: Measured) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from pufferfish_bench.report import outcome, output, provenance, verdicts
 from pufferfish_bench.report.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.report.outcome import Claim, Figure, Outcome
 from pufferfish_bench.report.output import Sheet
-from pufferfish_bench.speech import spoken_errors
+from pufferfish_bench.speech import VERSION, spoken_errors
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
 RELATION_COLUMNS = ("the paper's claim", "quantity", "paper", "ours", "p (Welch)", "seeds", "verdict")
@@ -85,9 +85,11 @@ def number(name: str) -> str:
 def sheets(found: Outcome) -> list[Sheet]:
     """The figures of a table, and what the paper claims of them."""
     title = f"{number(found.table.name)}: {found.table.title}"
-    shown = [Sheet(title, COLUMNS, [figure_words(figure) for figure in found.figures], found.table.note, READING)]
+    figures = [figure_words(figure) for figure in found.figures]
+    shown = [Sheet(title, COLUMNS, figures, found.table.note, READING, ("seeds", "difference"))]
     if found.claims:
-        shown.append(Sheet("Relations", RELATION_COLUMNS, [claim_words(claim) for claim in found.claims], "", RELATIONS_READING))
+        judged = [claim_words(claim) for claim in found.claims]
+        shown.append(Sheet("Relations", RELATION_COLUMNS, judged, "", RELATIONS_READING, ("seeds", "p (Welch)", "quantity")))
     return shown
 
 
@@ -150,6 +152,7 @@ def write(found: Outcome, out: Path, console: Console) -> None:
 
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="pufferfish-report", description=__doc__)
+    parser.add_argument("--version", action="version", version=VERSION)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help="table4, figure5, ... (default: all that have records)")
     parser.add_argument("--profile", default="cpu", help="of the runs: paper, cpu or smoke (default: %(default)s)")
     parser.add_argument(
@@ -191,7 +194,8 @@ def main(words: Sequence[str]) -> None:
 
 def run() -> None:
     """The command pufferfish-report."""
-    main(sys.argv[1:])
+    with spoken_errors():
+        main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Every run is first predicted under its own conditions and from runs under other 
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -18,15 +19,23 @@ from pufferfish_bench.report import measured, output, units
 from pufferfish_bench.report.breakdown import conditions
 from pufferfish_bench.report.measured import Link, Measured
 from pufferfish_bench.report.output import Sheet
-from pufferfish_bench.report.prediction import break_even, check_predictable, epoch_seconds, error, step_seconds, uniform
-from pufferfish_bench.speech import spoken_errors
+from pufferfish_bench.report.prediction import (
+    break_even,
+    check_predictable,
+    epoch_seconds,
+    epoch_steps,
+    error,
+    step_seconds,
+    uniform,
+)
+from pufferfish_bench.speech import VERSION, spoken_errors
 
 TITLE = "What if: other workers, another network"
 ASSUMED = (
     "A step is computation, waiting and encoding as measured, then the collectives one after the other (a ring: latency and "
     "bandwidth, no overlap), then decoding, which for a gathered message grows with the workers. A worker's batch stays, so an "
-    "epoch has samples / (workers x batch) steps. Not foreseen: slower ranks in larger clusters, shared switches, collectives "
-    "by trees, which have less latency."
+    "epoch has samples / (workers x batch) steps, rounded up. Not foreseen: slower ranks in larger clusters, shared switches, "
+    "collectives by trees, which have less latency."
 )
 
 
@@ -89,7 +98,7 @@ def epoch_rows(runs: Sequence[Measured], workers: Sequence[int], link: Link, sam
     return [
         {
             "workers": n, "bandwidth_bits_per_second": link.bandwidth * 8, "latency_seconds": link.latency, "samples": samples,
-            "label": run.label,
+            "label": run.label, "name": run.name, "batch_size": run.batch_size, "steps": epoch_steps(run, n, samples),
             "step_seconds": step_seconds(run, n, links), "epoch_seconds": epoch_seconds(run, n, links, samples),
             "times_as_fast": epoch_seconds(runs[0], n, links, samples) / epoch_seconds(run, n, links, samples),
             "scaling": epoch_seconds(run, workers[0], links, samples) / epoch_seconds(run, n, links, samples),
@@ -107,12 +116,17 @@ def epoch_sheet(runs: Sequence[Measured], workers: Sequence[int], link: Link, sa
     ]
     network = f"{units.show_bits(8 * link.bandwidth)} and {units.show_seconds(link.latency)} latency"
     return Sheet(
-        f"Predicted epoch of {samples:,} samples at {network}",
+        f"Predicted epoch of {measured.trained(runs)}, with {samples:,} samples, at {network}",
         ["workers", *(run.label for run in runs)],
         [[f"{n:,}", *cells[number * len(runs) :][: len(runs)]] for number, n in enumerate(workers)],
-        f"In brackets: times as fast as {runs[0].label}. {ASSUMED} Measured on: "
-        f"{'; '.join(f'{run.label}: {conditions(run)}' for run in runs)}.",
+        f"In brackets: times as fast as {runs[0].label}. {ASSUMED} {made_of(runs)}",
     )
+
+
+def made_of(runs: Sequence[Measured]) -> str:
+    """From which measurements a prediction is made."""
+    found = (f"{run.label}: {run.name}, {conditions(run)}, batch {run.batch_size}, {run.timed_steps} timed steps" for run in runs)
+    return f"Predicted from measured steps of {'; '.join(found)}."
 
 
 def break_even_sheet(runs: Sequence[Measured], workers: Sequence[int], latency: float) -> Sheet:
@@ -129,7 +143,8 @@ def break_even_sheet(runs: Sequence[Measured], workers: Sequence[int], latency: 
         return f"{'<' if point.slow_network is one else '>'} {units.show_bits(8 * point.bandwidth)}"
 
     return Sheet(
-        f"The bandwidths at which one method is faster than another, at {units.show_seconds(latency)} latency",
+        f"The bandwidths at which one method is faster than another for {measured.trained(runs)}, at "
+        f"{units.show_seconds(latency)} latency",
         ["faster", *(f"{n:,} workers" for n in workers)],
         [[f"{one.label} than {other.label}", *(cell(one, other, n) for n in workers)] for one, other in pairs],
         "At the bandwidth itself, the break-even point, both take equally long.",
@@ -148,6 +163,7 @@ def common_samples(runs: Sequence[Measured]) -> int:
 
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="pufferfish-whatif", description=__doc__)
+    parser.add_argument("--version", action="version", version=VERSION)
     parser.add_argument(
         "runs", nargs="+", metavar="RUN",
         help="the directory of a measured run, or LABEL=DIRECTORY; predictions are made from the first run of each method",
@@ -159,6 +175,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument(
         "--at", type=int, default=16, metavar="N", help="workers of the chart over bandwidth; default: %(default)s"
     )
+    parser.add_argument("--note", default="", help="what else a reader should know, for the tables and the charts")
     parser.add_argument("--phase", help="the phase to predict from (default: a run's last)")
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER/NAME", help="write tables and charts there, their names begin with NAME"
@@ -175,7 +192,8 @@ def main(words: Sequence[str]) -> None:
             check_predictable(run)
         first = list({run.label: run for run in reversed(runs)}.values())[::-1]  # of each method, in the order given
         samples = given.samples or common_samples(first)
-        shown = [check_sheet(runs), epoch_sheet(first, workers, link, samples)]
+        predicted = epoch_sheet(first, workers, link, samples)
+        shown = [check_sheet(runs), replace(predicted, note=f"{given.note} {predicted.note}".strip())]
         if len(first) > 1:
             shown.append(break_even_sheet(first, workers, link.latency))
         for sheet in shown:
@@ -189,13 +207,14 @@ def main(words: Sequence[str]) -> None:
             output.write(given.out, texts, console)
             from pufferfish_bench.report import whatif_charts  # half a second of imports that the tables do not need
 
-            whatif_charts.over_workers(first, workers, link, samples, given.out, console)
-            whatif_charts.over_bandwidth(first, given.at, link, samples, given.out, console)
+            whatif_charts.over_workers(first, workers, link, samples, given.out, console, note=given.note)
+            whatif_charts.over_bandwidth(first, given.at, link, samples, given.out, console, note=given.note)
 
 
 def run() -> None:
     """The command pufferfish-whatif."""
-    main(sys.argv[1:])
+    with spoken_errors():
+        main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ from rich.console import Console
 
 from pufferfish_bench.report import charts, provenance, units
 from pufferfish_bench.report.breakdown import conditions
-from pufferfish_bench.report.measured import Link, Measured
+from pufferfish_bench.report.measured import Link, Measured, trained
 from pufferfish_bench.report.prediction import break_evens, epoch_seconds, handovers, uniform
 
 SPAN = (1e7, 1e11)  # bits a second on the bandwidth axis, wider where the fastest method changes outside
 
 
-def over_workers(runs: Sequence[Measured], workers: Sequence[int], link: Link, samples: int, out: Path, console: Console) -> None:
+def over_workers(
+    runs: Sequence[Measured], workers: Sequence[int], link: Link, samples: int, out: Path, console: Console, *, note: str
+) -> None:
     """The epoch's time, and how many times as fast it is as that of the first method, for each number of workers."""
     times = {run.label: [epoch_seconds(run, n, uniform(link), samples) for n in workers] for run in runs}
     with charts.style():
@@ -29,8 +31,8 @@ def over_workers(runs: Sequence[Measured], workers: Sequence[int], link: Link, s
         gain.axhline(1.0, label=runs[0].label, color=charts.look(0)["color"], linewidth=1, linestyle="--")
         time.set(
             yscale="log",
-            ylabel="seconds an epoch",
-            title=f"predicted: {units.show_bits(8 * link.bandwidth)}, latency {units.show_seconds(link.latency)}",
+            ylabel="seconds an epoch, predicted",
+            title=f"{trained(runs)}:\n{units.show_bits(8 * link.bandwidth)}, latency {units.show_seconds(link.latency)}",
         )
         gain.set(ylabel=f"times as fast as {runs[0].label}", title=f"against {runs[0].label}")
         for axes in (time, gain):
@@ -38,11 +40,13 @@ def over_workers(runs: Sequence[Measured], workers: Sequence[int], link: Link, s
             charts.only_these_ticks(axes, list(workers))
         time.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         figure.legend(*time.get_legend_handles_labels(), loc="outside upper center", ncols=min(len(runs), 5))
-        charts.write_at_foot(figure, source(runs))
+        charts.write_at_foot(figure, source(runs, note))
         charts.save(figure, out.with_name(out.name + "-workers"), console)
 
 
-def over_bandwidth(runs: Sequence[Measured], workers: int, link: Link, samples: int, out: Path, console: Console) -> None:
+def over_bandwidth(
+    runs: Sequence[Measured], workers: int, link: Link, samples: int, out: Path, console: Console, *, note: str
+) -> None:
     """The epoch's time over the bandwidth; rings mark the break-even points, and words those where the fastest changes."""
 
     def epoch(run: Measured, bits: float) -> float:
@@ -54,7 +58,7 @@ def over_bandwidth(runs: Sequence[Measured], workers: int, link: Link, samples: 
     with charts.style():
         figure = Figure(figsize=(9, 6.5), layout="constrained")
         axes = figure.subplots()
-        axes.set(xscale="log", yscale="log", xlabel="bandwidth of a worker's link", ylabel="seconds an epoch")
+        axes.set(xscale="log", yscale="log", xlabel="bandwidth of a worker's link", ylabel="seconds an epoch, predicted")
         for number, run in enumerate(runs):
             axes.plot(span, [epoch(run, bits) for bits in span], label=run.label, markevery=25, **charts.look(number))
         for point in points:
@@ -72,15 +76,19 @@ def over_bandwidth(runs: Sequence[Measured], workers: int, link: Link, samples: 
         low, high = axes.get_ylim()
         room = (0.2, 0.32)[len(changes) > 1] if changes else 0.0  # of the height, for words: nothing lies below the fastest
         axes.set_ylim(low / (high / low) ** (room / (1 - room)), high)
-        axes.set_title(f"{workers:,} workers, latency {units.show_seconds(link.latency)}; rings: break-even points")
+        axes.set_title(
+            f"{trained(runs)}:\n{workers:,} workers, latency {units.show_seconds(link.latency)}; rings: break-even points"
+        )
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.show_bits(value)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         figure.legend(loc="outside upper center", ncols=min(len(runs), 5))
-        charts.write_at_foot(figure, source(runs))
+        charts.write_at_foot(figure, source(runs, note))
         charts.save(figure, out.with_name(out.name + "-bandwidth"), console)
 
 
-def source(runs: Sequence[Measured]) -> str:
+def source(runs: Sequence[Measured], note: str) -> str:
     """What the forecast was made of."""
-    measured = ", ".join(dict.fromkeys(conditions(run) for run in runs))
-    return f"Predicted from steps measured with {measured}. {provenance.sentence(provenance.of([run.record for run in runs]))}"
+    steps = sum(run.timed_steps for run in runs)
+    measured = ", ".join(dict.fromkeys(f"{conditions(run)}, batch {run.batch_size} a worker" for run in runs))
+    found = provenance.sentence(provenance.of([run.record for run in runs]))
+    return f"{note} Predicted from {steps} steps measured with {measured}. {found}".strip()

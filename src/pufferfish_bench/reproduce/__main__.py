@@ -86,12 +86,12 @@ def main(words: Sequence[str]) -> int:
     missing = [job for job in wanted_jobs if not job.done]
     say(console, f"{', '.join(given.tables)}, profile {given.profile}: {len(missing)} of {len(wanted_jobs)} runs are missing")
     asks = given.profile == "paper" and not given.confirm and any(job.directory for job in missing) and not has_gpu()
-    if not given.no_probe:
-        probe.estimate(missing, lambda sentence: say(console, sentence))
-    if asks:
+    if asks:  # before the probe, which would take minutes to no end
         raise InputError(
             "PROFILE=paper wants a GPU, and there is none: CONFIRM=1 does it all the same, PROFILE=cpu is the miniature"
         )
+    if not given.no_probe:
+        probe.estimate(missing, lambda sentence: say(console, sentence))
     failed: list[str] = []
     try:
         do_all(missing, console, failed)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.reproduce.jobs import Job, attend, command, finished, surroundings
+from pufferfish_bench.speech import about
 
 STEPS = 4
 PATIENCE = 300  # seconds that a probe may take, its start and its data included
@@ -75,14 +76,7 @@ def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> float:
             left_of_it = sum(map(share_left, same)) / runs
             total += runs * found * left_of_it
             begun = f"; of this {100 * (1 - left_of_it):.0f} % is done" * (left_of_it < 1)
-            say(f"  {job.cell.name}: {spoken(found)}" + f", {runs} times" * (runs > 1) + begun)
-    known = f"{spoken(total)}{', and what is not known' * unknown}" if total else "not known"
+            say(f"  {job.cell.name}: {about(found)}" + f", {runs} times" * (runs > 1) + begun)
+    known = f"{about(total)}{', and what is not known' * unknown}" if total else "not known"
     say(f"in all {known}; the tests after each epoch come on top")
     return total
-
-
-def spoken(seconds: float) -> str:
-    for unit, size in (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"about {seconds / size:.0f} {unit}"
-    return f"about {seconds:.0f} seconds"
