@@ -65,8 +65,9 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.delenv("PUFFERFISH_DATA", raising=False)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as main sets it; put back afterwards
 
-    def run(*overrides: str) -> subprocess.CompletedProcess:
+    def run(*overrides: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess:
         words = ["pufferfish-run", *overrides]
+        monkeypatch.chdir(cwd)
         monkeypatch.setattr(sys, "argv", words)
         capsys.readouterr()
         code = 0

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -32,6 +32,8 @@ def check_groups(config: DictConfig) -> None:
         typed.check(group, arguments_of(config[group]), given=given, complete=True)
     for key, complete in (("low_rank", True), ("fully_low_rank", False)):
         layers = OmegaConf.to_container(config.model, resolve=True).get(key)
+        if layers is not None and not isinstance(layers, Mapping):
+            raise InputError(f"model.{key}={typed.shown(layers)}: a mapping is expected, or null")
         if layers is not None:
             typed.check_arguments(f"model.{key}", layers, choose, given=("model",), complete=complete)
     if not OmegaConf.is_list(config.dataset.sample) or not config.dataset.sample:

@@ -12,6 +12,7 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.limits import Range
 
 TARGET = "_target_"
+LARGEST = 2**63  # what torch takes for a whole number is below
 PLAIN = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -137,9 +138,9 @@ def fits(value: Any, annotation: Any) -> bool:
     if annotation in (Any, inspect.Parameter.empty):
         return not (isinstance(value, float) and math.isnan(value))
     if annotation is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return (isinstance(value, float) and math.isfinite(value)) or fits(value, int)
     if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
     if annotation in (bool, str, type(None)):
         return isinstance(value, annotation)
     if origin is Annotated:

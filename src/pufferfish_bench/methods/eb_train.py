@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from pufferfish_bench import channels, pruning
 from pufferfish_bench.core import Method, Operation, Phase, Run, Surgery
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import Count, NonNegative, Share
 
 SEARCH = "search"
 
@@ -23,8 +24,8 @@ class EBTrain(Method):
     """
 
     def __init__(
-        self, *, prune_ratio: float, penalty: float, masks: int, distance: float, search_epochs: int | None,
-        search_milestones: Sequence[float] | None, reinit: bool,
+        self, *, prune_ratio: float, penalty: NonNegative, masks: Count, distance: Share, search_epochs: int | None,
+        search_milestones: Sequence[NonNegative] | None, reinit: bool,
     ):  # fmt: skip
         if not 0 < prune_ratio < 1:
             raise InputError(f"method.prune_ratio={prune_ratio} must be above 0 and below 1")

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim import SGD, Optimizer
@@ -23,9 +23,9 @@ class Pufferfish(Method):
     """Full-rank warm-up, one factorisation, low-rank training. Without warm-up: low-rank from the first step."""
 
     def __init__(
-        self, *, warmup_epochs: int, trigger: Trigger, start: str, momentum: str, ranks: str,
-        layers: Mapping[str, Any] | None,
-        prune_ratio: float, masks: int, warmup_reducer: Callable[..., Reducer] | None,
+        self, *, warmup_epochs: int, trigger: Trigger, start: Literal["svd", "random"], momentum: Literal["fresh", "carry"],
+        ranks: Literal["ratio", "stable_rank"], layers: Mapping[str, Any] | None, prune_ratio: float, masks: int,
+        warmup_reducer: Callable[..., Reducer] | None,
     ):  # fmt: skip
         if start not in STARTS:
             raise InputError(f"method.start={start} is not known; allowed: {', '.join(STARTS)}")
