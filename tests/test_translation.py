@@ -236,6 +236,8 @@ def test_the_readmes_example_gives_the_answer_that_it_prints(tmp_path: Path):
 
     typed(train)
     assert typed(ask) == "three hundred forty seven\n"
+    command = ask.partition(' "')[0]
+    assert typed(f"{command} null zwölf 'sieben und vierzig'").splitlines() == ["zero", "twelve", "forty seven"]
     assert ask.endswith("# three hundred forty seven")
 
 
