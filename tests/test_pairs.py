@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -248,9 +249,27 @@ def test_a_missing_file_is_named_with_the_ways_out(name: str, small: Path):
     assert not any(other in str(error.value) for other in SMALL if other != name)
 
 
-def test_a_file_that_is_no_text_is_named(small: Path):
-    (small / "val.en").write_bytes(b"\x1f\x8b\x08\x00")
-    with pytest.raises(InputError, match=r"val\.en is not text in UTF-8"):
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b"\x1f\x8b\x08\x00", "line 1, byte 2"),
+        ("Ein Hund.\nEin Mädchen läuft.\n".encode("latin-1"), "line 2, byte 6"),
+        ("Hund".encode("utf-16-le"), "line 1, byte 2"),  # valid UTF-8, and yet no text
+    ],
+)
+def test_a_file_that_is_no_text_is_named_with_the_place_and_without_its_bytes(small: Path, content: bytes, place: str):
+    (small / "val.de").write_bytes(content)
+    with pytest.raises(InputError, match=rf"val\.de is not text in UTF-8 \({place} of the line\)") as error:
+        multi30k.corpus(small, vocabulary=9, cache=None)
+    assert not {"Hund", "dchen", "x1f", "x8b", "xe4"} & set(re.findall(r"\w+", str(error.value)))
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", " \n\t"])
+@pytest.mark.parametrize("part", ["train", "val", "test_2016_flickr"])
+def test_files_without_words_are_named(small: Path, part: str, content: str):
+    for language in ("de", "en"):
+        (small / f"{part}.{language}").write_text(content)
+    with pytest.raises(InputError, match=rf"{part}\.de is empty: it has no words"):
         multi30k.corpus(small, vocabulary=9, cache=None)
 
 

@@ -13,7 +13,7 @@ from pufferfish_bench.errors import InputError
 
 # Settings of a data set that say where it lies and how its batches are made ready, not what is in them.
 DATA_PLACES = ("root", "fetch", "mirrors")
-DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable")
+DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable", "max_megapixels")
 
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
 PLACES = {
