@@ -30,8 +30,8 @@ PER_CLASS = 7
 
 SETTINGS = {
     "folder": "pictures", "classes": 3, "image_size": 24, "crop_area": (0.08, 1.0), "label_smoothing": 0.1, "batch_size": 4,
-    "test_batch_size": 5, "tolerated_unreadable": 0.1, "cache": False, "workers": 0, "prefetch": 2, "seed": 1,
-    "world": alone(),
+    "test_batch_size": 5, "tolerated_unreadable": 0.1, "max_megapixels": 1, "cache": False, "workers": 0, "prefetch": 2,
+    "seed": 1, "world": alone(),
 }  # fmt: skip
 
 
@@ -173,7 +173,26 @@ def gone(path: Path) -> None:
     path.symlink_to("nowhere")
 
 
-@pytest.mark.parametrize("harm", [cut_short, no_picture, empty, gone])
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)  # whoever opens it waits until somebody writes
+
+
+def link_to_a_device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")  # never ends
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def huge(path: Path) -> None:
+    Image.new("L", (1_001, 1_000)).save(path)
+
+
+@pytest.mark.parametrize("harm", [cut_short, no_picture, empty, gone, pipe, link_to_a_device, folder, huge])
 @pytest.mark.parametrize("changes", [{}, {"workers": 2}, {"cache": True}])
 def test_a_broken_file_is_named_once_and_left_out(root: Path, harm, changes: dict, caplog: pytest.LogCaptureFixture):
     whole = task(root)
@@ -187,6 +206,40 @@ def test_a_broken_file_is_named_once_and_left_out(root: Path, harm, changes: dic
         assert kept.bincount().tolist() == [PER_CLASS, PER_CLASS - 1, PER_CLASS]
     assert [str(broken) in record.message for record in caplog.records if record.levelname == "WARNING"] == [True]
     assert list(source.unreadable) == [str(broken)]
+
+
+def test_a_link_to_a_picture_is_a_picture(root: Path):
+    expected = batches(task(root).train)
+    for path in sorted((root / "pictures" / "train").glob("*/*"))[::2]:
+        path.rename(root / path.name)
+        path.symlink_to(root / path.name)
+    assert_same_batches(batches(task(root).train), expected)
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (pipe, "it is a named pipe, not a regular file"),
+        (link_to_a_device, "it is a device, not a regular file"),
+        (folder, "it is a folder, not a regular file"),
+        (huge, r"it has 1001x1000 pixels, more than dataset\.max_megapixels=1"),
+    ],
+)
+def test_why_a_file_is_left_out_is_told(tmp_path: Path, harm: Callable[[Path], None], reason: str):
+    path = tmp_path / "picture.png"
+    path.touch()
+    harm(path)
+    with pytest.raises(folders.Unreadable, match=reason):
+        folders.decoded(str(path), max_megapixels=1)
+
+
+def test_the_bound_of_a_pictures_size_is_checked_before_its_pixels_are_read(tmp_path: Path):
+    path = tmp_path / "picture.png"
+    Image.fromarray(photograph(40, 25)).save(path)
+    assert folders.decoded(str(path), max_megapixels=0.001).shape == (25, 40, 3)
+    path.write_bytes(path.read_bytes()[:100])  # its header says how large it is, and its pixels are gone
+    with pytest.raises(folders.Unreadable, match=r"more than dataset\.max_megapixels=0\.000999"):
+        folders.decoded(str(path), max_megapixels=0.000999)
 
 
 def test_the_other_pictures_of_a_batch_stay_as_they_are(root: Path):
@@ -305,6 +358,9 @@ def test_missing_folders_are_named_with_the_way_out(root: Path, tmp_path: Path):
         ({"crop_area": (0.0, 1.0)}, "crop_area"),
         ({"crop_area": (0.5, 0.4)}, "crop_area"),
         ({"image_size": 0}, "image_size=0"),
+        ({"max_megapixels": 0}, "max_megapixels=0 must be above 0"),
+        ({"max_megapixels": float("nan")}, "max_megapixels=nan"),
+        ({"max_megapixels": 200}, "max_megapixels=200 .* at most 179, which is Pillow's limit"),
         ({"workers": -1}, "workers=-1"),
         ({"prefetch": 0}, "prefetch=0"),
         ({"batch_size": 0}, "batch_size=0"),
@@ -422,6 +478,7 @@ def test_a_broken_picture_is_told_on_the_terminal_and_the_run_goes_on(root: Path
 def test_workers_and_the_cache_are_no_part_of_a_runs_identity_and_the_size_of_pictures_is(root: Path, invoke: Command):
     settings = (*RUN_SETTINGS, f"data_root={root}", "method=vanilla", "epochs=1")
     conditions = ("dataset.workers=1", "dataset.cache=false", "dataset.prefetch=9", "dataset.tolerated_unreadable=0.5")
+    conditions += ("dataset.max_megapixels=50",)
     ways = ((), *((condition,) for condition in conditions), ("dataset.image_size=41",))
     headers = [invoke(*settings, *way).stdout.splitlines()[0] for way in ways]
     assert len(set(headers[:-1])) == 1

@@ -1,17 +1,21 @@
 """Images in memory: the vectorised augmentation against a plain one, and epochs that can be entered anywhere."""
 
+import copy
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.tasks.memory import PADDING, PADDINGS, InOrder, augment, in_memory
-from pufferfish_bench.world import alone
-from tests.conftest import TinyNet, tiny_task
+from pufferfish_bench.world import World, alone
+from tests.conftest import Command, TinyNet, tiny_task
 
 
 def augment_one(image: Tensor, row: int, column: int, flip: bool, padding: str) -> Tensor:
@@ -55,6 +59,76 @@ def test_every_image_is_seen_once_an_epoch_and_in_another_order_each_epoch_and_s
     orders = [order(seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
     assert all(sorted(numbers) == list(range(50)) for numbers in orders)
     assert len({tuple(numbers) for numbers in orders}) == 4
+
+
+class Pooled(nn.Module):
+    """BatchNorm over maps of 1x1 or, if `wide`, of 8x8."""
+
+    def __init__(self, wide: bool) -> None:
+        super().__init__()
+        self.shrink = nn.Identity() if wide else nn.AvgPool2d(8)
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.norm(self.shrink(images)).mean((2, 3))
+
+
+def task_of_rank(images: int, batch_size: int, rank: int, size: int) -> Images:
+    world = World(rank=rank, size=size, device=torch.device("cpu"))
+    data = (torch.zeros(images, 3, 8, 8, dtype=torch.uint8), torch.zeros(images, dtype=torch.int64))
+    return in_memory(
+        train=data, test=data, classes=4, mean=(0.5,) * 3, std=(0.25,) * 3, label_smoothing=0.0, batch_size=batch_size,
+        test_batch_size=6, seed=1, world=world,
+    )  # fmt: skip
+
+
+@given(images=st.integers(1, 60), batch_size=st.integers(1, 70), size=st.integers(1, 3), wide=st.booleans())
+def test_a_batch_of_one_image_is_refused_before_training_just_where_training_would_fail(
+    images: int, batch_size: int, size: int, wide: bool
+):
+    model, sample = Pooled(wide), [torch.zeros(1, 3, 8, 8)]
+    size = min(size, images)
+    for rank in range(size):
+        task = task_of_rank(images, batch_size, rank, size)
+        try:
+            for batch in task.batches(0, 0):
+                task.loss(model, batch)
+        except ValueError:
+            with pytest.raises(InputError, match=f"batch_size={batch_size} makes a batch of one image") as error:
+                task.check(model, sample)
+            better = re.search(r"use batch_size=(\d+)$", str(error.value))
+            if better:
+                task_of_rank(images, int(better[1]), rank, size).check(model, sample)
+            else:
+                assert images // size == 1
+                assert str(error.value).endswith("use more images or fewer workers")
+        else:
+            task.check(model, sample)
+
+
+def test_the_check_leaves_the_model_as_it_was():
+    model = Pooled(wide=True).eval()
+    before = copy.deepcopy(model.state_dict())
+    task_of_rank(9, 8, 0, 1).check(model, [torch.ones(1, 3, 8, 8)])
+    assert not model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_run_whose_last_batch_has_one_image_is_refused_before_it_writes_anything(invoke: Command, tmp_path: Path):
+    settings = (
+        "model=resnet50",
+        "profile=smoke",
+        "dataset.train_images=65",
+        "dataset.test_images=10",
+        "epochs=1",
+        "schedule.learning_rate=1e-3",
+    )
+    refused = invoke(*settings, "batch_size=32", "run_dir=run")
+    assert refused.returncode == 2
+    assert "error: batch_size=32 makes a batch of one image (65 training images), on which BatchNorm" in refused.stderr
+    assert refused.stderr.endswith("; use batch_size=31\n")
+    assert list(tmp_path.iterdir()) == []
+    assert invoke(*settings, "batch_size=31", "run_dir=run").returncode == 0
 
 
 def test_every_crop_position_and_both_mirror_images_occur():

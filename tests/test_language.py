@@ -151,6 +151,37 @@ def test_missing_text_is_named_with_the_way_out(tmp_path: Path):
         texts(tmp_path / "wikitext-2", 10)
 
 
+def written(folder: Path, **contents: bytes) -> Path:
+    """The three files of a text, some of them with other contents."""
+    for part in ("train", "valid", "test"):
+        (folder / f"{part}.txt").write_bytes(contents.get(part, b"a dog runs\na cat\n"))
+    return folder
+
+
+def test_a_text_is_its_words_with_one_more_at_the_end_of_each_line(tmp_path: Path):
+    train, val, test = texts(written(tmp_path, valid="a\u2028dog \r\n\r\nruns\rcat".encode()), 5)
+    assert train.tolist() == test.tolist() == [0, 1, 2, 3, 0, 4, 3]
+    assert val.tolist() == [0, 1, 3, 3, 2, 3, 4, 3]
+
+
+@pytest.mark.parametrize("part", ["train", "valid", "test"])
+def test_text_in_another_encoding_is_named_with_the_place_and_without_its_bytes(invoke: Command, tmp_path: Path, part: str):
+    (tmp_path / "wikitext-2").mkdir()
+    written(tmp_path / "wikitext-2", **{part: "a dog\nuna niña corre\n".encode("latin-1")})
+    refused = invoke("model=lstm", "profile=cpu", "dataset.vocabulary=5", "data_root=.")
+    assert refused.returncode == 2
+    (sentence,) = refused.stderr.splitlines()
+    assert f"wikitext-2/{part}.txt is not text in UTF-8 (line 2, byte 7 of the line)" in sentence
+    assert not any(word in sentence for word in ("corre", "xf1", "b'"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+@pytest.mark.parametrize("part", ["train", "valid", "test"])
+def test_a_text_without_words_is_named(tmp_path: Path, part: str, content: bytes):
+    with pytest.raises(InputError, match=rf"{part}\.txt is empty: it has no words"):
+        texts(written(tmp_path, **{part: content}), 5)
+
+
 def test_the_floor_is_the_mean_surprise_of_one_who_knows_the_grammar():
     probability, following = grammar.distributions()
     assert probability.sum(1) == pytest.approx([1.0] * len(grammar.GRAMMAR))

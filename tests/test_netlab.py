@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pufferfish_bench import namespaces, netlab, network
+from pufferfish_bench.bench import lab as bench_lab
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.namespaces import Lab, configure
 from pufferfish_bench.records import RUN, read_json
@@ -140,6 +141,20 @@ def test_a_run_has_its_network_on_record_and_no_collective_was_faster_than_the_c
         size, seconds = recorded[name]["points"][-1]
         at_once = 2 * namespaces.burst(500_000_000)  # passes for nothing
         assert seconds > collective(size - at_once, 2, 0, 500_000_000 / 8)
+
+
+@pytest.mark.usefixtures("possible")
+def test_the_labs_benchmark_runs_its_cells_once_and_draws_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    words = ["--hosts", "2", "--caps", "1gbit", "--steps", "2", "--methods", "vanilla"]
+    assert bench_lab.main(words, further=["model.width=0.05"]) == 0
+    assert "cell 1 of 1: vanilla-2hosts-1gbit" in capfd.readouterr().out
+    record = read_json(tmp_path / "results" / "lab" / "vanilla-2hosts-1gbit" / RUN)
+    assert "finished" in record
+    assert (record["network"]["hosts"], record["settings"]["dataset"]["train_images"]) == (2, bench_lab.images(2, 2))
+    assert {"figure4b-lab.md", "figure4c-whatif.md"} <= {path.name for path in (tmp_path / "results" / "figures").iterdir()}
+    assert bench_lab.main(words) == 0
+    assert "cell 1" not in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("possible")

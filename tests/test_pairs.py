@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -248,9 +249,27 @@ def test_a_missing_file_is_named_with_the_ways_out(name: str, small: Path):
     assert not any(other in str(error.value) for other in SMALL if other != name)
 
 
-def test_a_file_that_is_no_text_is_named(small: Path):
-    (small / "val.en").write_bytes(b"\x1f\x8b\x08\x00")
-    with pytest.raises(InputError, match=r"val\.en is not text in UTF-8"):
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b"\x1f\x8b\x08\x00", "line 1, byte 2"),
+        ("Ein Hund.\nEin Mädchen läuft.\n".encode("latin-1"), "line 2, byte 6"),
+        ("Hund".encode("utf-16-le"), "line 1, byte 2"),  # valid UTF-8, and yet no text
+    ],
+)
+def test_a_file_that_is_no_text_is_named_with_the_place_and_without_its_bytes(small: Path, content: bytes, place: str):
+    (small / "val.de").write_bytes(content)
+    with pytest.raises(InputError, match=rf"val\.de is not text in UTF-8 \({place} of the line\)") as error:
+        multi30k.corpus(small, vocabulary=9, cache=None)
+    assert not {"Hund", "dchen", "x1f", "x8b", "xe4"} & set(re.findall(r"\w+", str(error.value)))
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", " \n\t"])
+@pytest.mark.parametrize("part", ["train", "val", "test_2016_flickr"])
+def test_files_without_words_are_named(small: Path, part: str, content: str):
+    for language in ("de", "en"):
+        (small / f"{part}.{language}").write_text(content)
+    with pytest.raises(InputError, match=rf"{part}\.de is empty: it has no words"):
         multi30k.corpus(small, vocabulary=9, cache=None)
 
 
@@ -339,11 +358,40 @@ def test_german_ends_in_eins_and_begins_with_ein(number: int):
     assert pieces[-1] != "ein"
 
 
-def test_the_embedded_parts_are_disjoint_and_no_number_comes_twice():
+def digits(part: Pairs) -> list[int]:
+    """How many digits each number of a part has."""
+    return [len(str(understood(reference.split()))) for reference in part.references]
+
+
+def test_what_is_tested_is_never_trained_on_and_no_number_is_tested_twice():
     corpus = number_words.corpus(train=3_000, test=500)
     parts = (corpus.train, corpus.val, corpus.test)
     assert [len(part) for part in parts] == [3_000, 500, 500]
-    assert len({line for part in parts for line in part.references}) == 4_000
+    learnt = set(corpus.train.references)
+    tested = [*corpus.val.references, *corpus.test.references]
+    assert len(set(tested)) == 1_000
+    assert not learnt & set(tested)
+
+
+def test_the_numbers_to_learn_have_any_length_equally_often_and_each_length_shows_all_it_has_before_one_comes_again():
+    corpus = number_words.corpus(train=6_000, test=200)
+    counts = torch.tensor(digits(corpus.train)).bincount(minlength=7)[1:]
+    assert counts.sum() == 6_000
+    # each is binomial (6,000 draws of 1/6): within 4 standard deviations, 29 each
+    assert (counts - 1_000).abs().max() < 116
+    numbers = [understood(reference.split()) for reference in corpus.train.references]
+    assert {number for number in numbers if number < 10} == set(range(10))
+    for length in range(1, 7):
+        of_length = [number for number in numbers if len(str(number)) == length]
+        different = len(set(of_length))
+        assert of_length == (of_length[:different] * (len(of_length) // different + 1))[: len(of_length)]
+
+
+def test_the_tested_numbers_have_any_length_equally_often_as_far_as_numbers_are_held_out():
+    corpus = number_words.corpus(train=10, test=200)
+    counts = torch.tensor(digits(corpus.test) + digits(corpus.val)).bincount(minlength=7)[1:]
+    assert counts[:3].tolist() == [0, 4, 45]  # all that are held out; the rest is shared equally by the longer ones
+    assert (counts[3:] - 117).abs().max() < 36  # 4 standard deviations of 9
 
 
 def test_the_embedded_vocabulary_is_every_piece_and_nothing_is_unknown():
@@ -369,8 +417,15 @@ def test_the_embedded_corpus_is_always_the_same_and_is_judged_by_the_same_number
     assert first.train.references == longer.train.references[:50]
 
 
-def test_more_numbers_than_there_are_or_none_are_refused():
-    with pytest.raises(InputError, match=r"dataset\.test_pairs=300000 are more than the 1,000,000 numbers"):
-        number_words.corpus(train=400_001, test=300_000)
-    with pytest.raises(InputError, match="train_pairs=0 must be at least 1"):
-        number_words.corpus(train=0, test=5)
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ({"train": 0, "test": 5}, "train_pairs=0 must be between 1 and 1,000,000"),
+        ({"train": 1_000_001, "test": 5}, "train_pairs=1000001 must be between 1 and 1,000,000"),
+        ({"train": 5, "test": 0}, "test_pairs=0 must be between 1 and 24,999"),
+        ({"train": 5, "test": 25_000}, "test_pairs=25000 must be between 1 and 24,999"),
+    ],
+)
+def test_more_numbers_than_there_are_or_none_are_refused(counts: dict[str, int], sentence: str):
+    with pytest.raises(InputError, match=sentence):
+        number_words.corpus(**counts)

@@ -2,6 +2,8 @@
 
 import io
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from pufferfish_bench.tasks import number_words
 from pufferfish_bench.tasks.pairs import PAD, SPECIAL, Corpus, paired, tokenise
 from pufferfish_bench.tasks.translation import Translation
 from pufferfish_bench.world import alone
-from tests.conftest import Command
+from tests.conftest import REPOSITORY, Command
 
 SETTINGS = {
     "batch_size": 7, "test_batch_size": 4, "bucketed": False, "label_smoothing": 0.0, "beam": 2, "alpha": 0.7, "longest": 12,
@@ -205,6 +207,38 @@ def test_lines_that_cannot_be_translated_keep_their_place(
     assert batches == [2, 1]  # three lines at a time, the empty and the long one left out
     with pytest.raises(InputError, match="beam=1 is no sentence"):
         translate.main(["run=run", "beam=1", "eins"])
+
+
+def test_words_that_the_model_does_not_know_are_named_once_and_the_translation_still_comes(
+    invoke: Command, capsys: pytest.CaptureFixture
+):
+    settings = ("model=transformer", "profile=smoke", "run_dir=run", "epochs=1", "model.width=16", "dataset.train_pairs=100")
+    assert invoke(*settings, "dataset.test_pairs=2", "dataset.test_batch_size=1").returncode == 0
+    translate.main(["run=run", "ein Hund und zwei", "zwei", "zwei Hund Hund", "eine Katze <s>"])
+    out, err = capsys.readouterr()
+    lines = out.split("\n")
+    assert len(lines) == 5  # one for each sentence, and the end
+    assert lines[0]
+    warnings = [line.partition(": not in the model's vocabulary, and translated as unknown words: ") for line in err.splitlines()]
+    assert [(start, words) for start, _, words in warnings] == [("warning", "hund"), ("warning", "eine, katze, <, s, >")]
+
+
+def test_the_readmes_example_gives_the_answer_that_it_prints(tmp_path: Path):
+    readme = (REPOSITORY / "README.md").read_text()
+    (block,) = (block for block in readme.split("```") if "\npufferfish-translate " in block)
+    train, ask = block.strip().splitlines()
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+    def typed(line: str) -> str:
+        finished = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout
+
+    typed(train)
+    assert typed(ask) == "three hundred forty seven\n"
+    command = ask.partition(' "')[0]
+    assert typed(f"{command} null zwölf 'sieben und vierzig'").splitlines() == ["zero", "twelve", "forty seven"]
+    assert ask.endswith("# three hundred forty seven")
 
 
 def test_a_run_that_cannot_translate_is_refused_in_words(invoke: Command, tmp_path: Path):

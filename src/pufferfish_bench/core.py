@@ -6,7 +6,7 @@ A method differs from plain training in which parameters train when (its plan of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,9 @@ class Task:
     metric: str  # the headline figure among those of `evaluate`
     higher_is_better: bool
     note: str = ""  # what a person should know of the data, if anything
+
+    def check(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
+        """Refuse a model that cannot be trained on these batches, before training; `sample` is one sample as it takes it."""
 
     def steps(self, epoch: int) -> int:
         """Number of batches in an epoch."""

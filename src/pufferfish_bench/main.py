@@ -134,6 +134,8 @@ def train_in(directory: Path, config: DictConfig) -> None:
     }.items():
         refuse_nonsense(group, trial)
     task = build(config.dataset, world=world)  # may take its time, so it comes last
+    sample = [tensor.to(world.device) for tensor in instantiate(config.dataset.sample, _convert_="all")]
+    task.check(model, sample)
 
     terminal, profile = Terminal(console=console), HydraConfig.get().runtime.choices.get("profile")
     interrupts, probe = Interrupts(), Probe(steps=config.probe_steps) if config.probe_steps else None
@@ -145,7 +147,7 @@ def train_in(directory: Path, config: DictConfig) -> None:
         method=method,
         epochs=config.epochs,
         seed=config.seed,
-        sample=[tensor.to(world.device) for tensor in instantiate(config.dataset.sample, _convert_="all")],
+        sample=sample,
         optimizer=optimizer,
         reducer=reducer,
         schedule=schedule,

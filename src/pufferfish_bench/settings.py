@@ -17,7 +17,7 @@ DATA_PLACES = ("root", "fetch", "mirrors")
 KIND = "kind"  # of a data set and of a model: told by which they are
 # Settings of a group that its constructor is not given: others read them.
 FOR_OTHERS = (KIND, "low_rank", "fully_low_rank", "sample", "warmup_rank")
-DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable")
+DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable", "max_megapixels")
 
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
 PLACES = {

@@ -17,7 +17,8 @@ from pufferfish_bench.speech import VERSION, complain, spoken_errors
 USAGE = """pufferfish-translate run=DIR ["ein mann spielt gitarre" ...]
 
 Prints the translation of each sentence, or of each line of standard input, by the model of a finished translation run.
-Lines that do not come from a keyboard are translated many at a time. What is too long gets an empty line and a warning."""
+Lines that do not come from a keyboard are translated many at a time. What is too long gets an empty line and a warning.
+Words that the model does not know are named in a warning, each of them once."""
 
 
 def restored(directory: Path, record: dict[str, Any]) -> Any:
@@ -74,6 +75,7 @@ def translator(directory: Path, record: dict[str, Any]) -> Callable[[list[str]],
     table = {word: number for number, word in enumerate(vocabulary)}
     model, dataset = restored(directory, record), record["settings"]["dataset"]
     search = {key: dataset[key] for key in ("beam", "alpha", "longest")}
+    named: set[str] = set()  # words outside the vocabulary that a warning has named
 
     def translated(lines: list[str]) -> list[str]:
         sources = {}
@@ -83,6 +85,10 @@ def translator(directory: Path, record: dict[str, Any]) -> Callable[[list[str]],
                 complain(f"warning: not translated, as {len(words)} words are too long for the model: {lines[number][:40]} ...")
             elif words:
                 sources[number] = source
+                unknown = [word for word in dict.fromkeys(words) if word not in table and word not in named]
+                if unknown:
+                    named.update(unknown)
+                    complain(f"warning: not in the model's vocabulary, and translated as unknown words: {', '.join(unknown)}")
         found = translate(model, list(sources.values()), padding=PAD, start=START, end=END, batch_size=len(lines), **search)
         said = dict(zip(sources, found, strict=True))
         return [detokenised(spoken(said.get(number, []), vocabulary)) for number in range(len(lines))]

@@ -4,9 +4,10 @@ Signum's bits against packing them one by one.
 python -m pufferfish_bench.bench.compression
 """
 
-import os
+import copy
 import statistics
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,20 @@ from pufferfish_bench.models.resnet import ResNet18
 from pufferfish_bench.reducers import bits
 from pufferfish_bench.reducers.powersgd import PowerSGD
 from pufferfish_bench.report import tables
+from pufferfish_bench.speech import spoken_errors
 from pufferfish_bench.stopwatch import Stopwatch
 from pufferfish_bench.world import alone
 
 RANK, ROUNDS = 2, 15
-FEW = 20_000  # answers, for the packing that looks at each of them
 
 Work = dict[str, Callable[[], Any]]
 
 
-def resnet() -> ResNet18:
-    return ResNet18(classes=10, width=1.0, stem_norm=False)
+def resnet(width: float) -> ResNet18:
+    return ResNet18(classes=10, width=width, stem_norm=False)
 
 
-def within_ddp(measure: Callable[[dist.GradBucket, nn.Module], Any]) -> Any:
+def within_ddp(model: nn.Module, measure: Callable[[dist.GradBucket, nn.Module], Any]) -> Any:
     """What `measure` makes of all gradients of a model in one of DDP's buckets; torch lets nobody else make a bucket."""
     found = []
 
@@ -47,7 +48,7 @@ def within_ddp(measure: Callable[[dist.GradBucket, nn.Module], Any]) -> Any:
         done.set_result(bucket.buffer())
         return done
 
-    module = DistributedDataParallel(resnet(), bucket_cap_mb=1000)
+    module = DistributedDataParallel(model, bucket_cap_mb=1000)
     module.register_comm_hook(None, hook)
     module(torch.randn(2, 3, 32, 32)).sum().backward()
     (only,) = found
@@ -58,7 +59,7 @@ def ours(bucket: dist.GradBucket, theirs: nn.Module) -> Callable[[], Any]:
     """PowerSGD's reduction of the same gradients by the flat engine, with the same detour over a collective of one rank."""
     watch = Stopwatch(device=torch.device("cpu"), untimed_steps=0)
     reducer = PowerSGD(rank=RANK, seed=1, measure_wait=False, world=alone(), watch=watch)
-    model = resnet()
+    model = copy.deepcopy(theirs)
     reducer.attach(model)
     names = {id(parameter): name for name, parameter in theirs.named_parameters()}
     for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
@@ -72,7 +73,7 @@ def ours(bucket: dist.GradBucket, theirs: nn.Module) -> Callable[[], Any]:
     return reduce
 
 
-def powersgd(bucket: dist.GradBucket, model: nn.Module) -> dict[str, list[float]]:
+def powersgd(bucket: dist.GradBucket, model: nn.Module, rounds: int) -> dict[str, list[float]]:
     """Seconds of each way, in turns."""
 
     def torchs(*, batched: bool) -> Callable[[], Any]:
@@ -87,7 +88,7 @@ def powersgd(bucket: dist.GradBucket, model: nn.Module) -> dict[str, list[float]
         "torch's hook": torchs(batched=False),
         "torch's hook, shapes batched": torchs(batched=True),
     }
-    return interleaved.seconds(work, rounds=ROUNDS)
+    return interleaved.seconds(work, rounds=rounds)
 
 
 def one_by_one(negative: Tensor) -> Tensor:
@@ -104,25 +105,29 @@ def weighed(negative: Tensor) -> Tensor:
     return (negative.to(torch.uint8).view(-1, bits.BYTE) * powers).sum(1, dtype=torch.uint8)
 
 
-def packing(name: str, answers: Tensor, other: Callable[[Tensor], Tensor]) -> dict[str, list[float]]:
+def packing(name: str, answers: Tensor, other: Callable[[Tensor], Tensor], rounds: int) -> dict[str, list[float]]:
     work: Work = {f"planes, {len(answers):,} answers": partial(bits.pack, answers), name: partial(other, answers)}
-    return interleaved.seconds(work, rounds=ROUNDS)
+    return interleaved.seconds(work, rounds=rounds)
 
 
-def main() -> None:
+def measure(*, rounds: int, out: Path, width: float = 1.0, few: int = 20_000) -> None:
+    """Print the table and write the figures to `out`; the packing that looks at each answer is given `few` of them."""
     hold_on_to_memory()  # as a run does
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     torch.manual_seed(1)
-    gradients = sum(parameter.numel() for parameter in resnet().parameters())
+    model = resnet(width)
+    gradients = sum(parameter.numel() for parameter in model.parameters())
     signs = torch.randn(gradients) < 0
     even = signs[: gradients - gradients % bits.BYTE]
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        compressed = within_ddp(model, partial(powersgd, rounds=rounds))
+    finally:
+        dist.destroy_process_group()
     taken = {
-        f"PowerSGD, rank {RANK}": within_ddp(powersgd),
-        "packing signs": packing("one by one", signs[:FEW], one_by_one),
-        "packing all signs": packing("int8 times powers of two", even, weighed),
+        f"PowerSGD, rank {RANK}": compressed,
+        "packing signs": packing("one by one", signs[:few], one_by_one, rounds),
+        "packing all signs": packing("int8 times powers of two", even, weighed, rounds),
     }
-    dist.destroy_process_group()
     table = tables.table("work", "way", "ms", "times as long", title=f"{gradients:,} gradients, one process, nothing sent")
     gains = {}
     for work, ways in taken.items():
@@ -131,9 +136,14 @@ def main() -> None:
             gains[f"{work}: {way}"] = interleaved.ratio(seconds, first)
             table.add_row(work, way, f"{1000 * statistics.median(seconds):.2f}", f"{gains[f'{work}: {way}']:.2f}")
     tables.show(table, Console())
-    settings = {"gradients": gradients, "rank": RANK, "rounds": ROUNDS, "few": FEW}
-    interleaved.write(Path("results/bench/compression.json"), {"settings": settings, "seconds": taken, "times_as_long": gains})
+    settings = {"gradients": gradients, "rank": RANK, "rounds": rounds, "few": few}
+    interleaved.write(out / "compression.json", {"settings": settings, "seconds": taken, "times_as_long": gains})
+
+
+def main(words: Sequence[str]) -> None:
+    measure(**vars(interleaved.arguments("compression", __doc__.replace("\n", " "), rounds=ROUNDS).parse_args(words)))
 
 
 if __name__ == "__main__":
-    main()
+    with spoken_errors():
+        main(sys.argv[1:])

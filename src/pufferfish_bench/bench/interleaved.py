@@ -1,5 +1,6 @@
 """Times of several contenders that take turns, so that whatever else the machine does befalls all of them alike."""
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +12,27 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pufferfish_bench import machine, records
+
+OUT = Path("results/bench")
+
+
+def arguments(name: str, description: str, *, rounds: int) -> argparse.ArgumentParser:
+    """A parser of what all benchmarks take; what it does not understand ends the command with its usage and code 2."""
+    parser = argparse.ArgumentParser(prog=f"python -m pufferfish_bench.bench.{name}", description=description.split("\n")[0])
+    parser.add_argument("--rounds", type=at_least_one, default=rounds, help=f"turns of each contender (default: {rounds})")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"the folder for the result (default: {OUT})", metavar="DIR")
+    return parser
+
+
+def at_least_one(word: str) -> int:
+    """The number that a word says, for argparse."""
+    try:
+        number = int(word)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{word} is not a whole number of at least 1")
+    return number
 
 
 def seconds(contenders: Mapping[str, Callable[[], Any]], *, rounds: int) -> dict[str, list[float]]:

@@ -1,6 +1,6 @@
 """The paper's Figure 4 (b) over real, capped links: a short run of every method for each number of hosts and each cap (root).
 
-python -m pufferfish_bench.bench.lab [--hosts 2,4] [--caps 100mbit,300mbit,1gbit] [--steps 5] [--draw]
+python -m pufferfish_bench.bench.lab [--hosts 2,4] [--caps 100mbit,300mbit,1gbit] [--steps 5] [--methods vanilla,signum] [--draw]
 
 A cell that is done is not run again, unless it had another number of steps than is asked for; one that fails is named at the
 end. The records go to results/lab/; of all that are there, the table and the picture go to results/figures/, and so does what
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pufferfish_bench.errors import InputError
+from pufferfish_bench.namespaces import MOST_HOSTS
 from pufferfish_bench.netlab import bits_per_second
 from pufferfish_bench.records import RUN, keep, read_json
 from pufferfish_bench.report import breakdown, whatif
@@ -39,10 +41,10 @@ NOT_THE_PAPERS = (
 )
 
 
-def cell(method: str, hosts: int, cap: str, steps: int) -> list[str]:
-    """The words that run one cell."""
+def cell(method: str, hosts: int, cap: str, steps: int, further: Sequence[str] = ()) -> list[str]:
+    """The words that run one cell; `further` settings come last."""
     of_cell = (f"dataset.train_images={images(hosts, steps)}", f"run_dir={work(method, hosts, cap, steps)}")
-    words = (*METHODS[method], *COMMON, *of_cell)
+    words = (*METHODS[method], *COMMON, *of_cell, *further)
     return [sys.executable, "-m", "pufferfish_bench.netlab", "--hosts", str(hosts), "--cap", cap, "--", *words]
 
 
@@ -65,28 +67,59 @@ def done(folder: Path, images: int | None = None) -> bool:
     return "finished" in kept and images in (None, kept["settings"]["dataset"]["train_images"])
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Run the lab's cells and draw Figure 4 (b). Needs root.")
-    parser.add_argument("--hosts", default="2,4")
-    parser.add_argument("--caps", default="100mbit,300mbit,1gbit")
-    parser.add_argument("--steps", type=int, help=f"of each cell; the first is not timed (default: {STEPS}, or what is there)")
+def host_counts(words: str) -> list[int]:
+    """Numbers of hosts, parted by commas, for argparse."""
+    counts = [int(word) if word.isdecimal() else 0 for word in words.split(",")]
+    if not all(2 <= count <= MOST_HOSTS for count in counts):
+        raise argparse.ArgumentTypeError(f"{words}: must be numbers between 2 and {MOST_HOSTS}, such as 2,4")
+    return counts
+
+
+def link_rates(words: str) -> list[str]:
+    """Rates of links, parted by commas: the largest first, as what is predicted for others is predicted from there."""
+    try:
+        return sorted(words.split(","), key=bits_per_second, reverse=True)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def method_names(words: str) -> list[str]:
+    """Names of methods, parted by commas."""
+    unknown = [word for word in words.split(",") if word not in METHODS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of {', '.join(METHODS)}")
+    return words.split(",")
+
+
+def step_count(word: str) -> int:
+    """A number of steps of which the first is not timed."""
+    if not word.isdecimal() or int(word) < 2:
+        raise argparse.ArgumentTypeError(f"{word} is not a whole number of at least 2: the first step is not timed")
+    return int(word)
+
+
+def main(arguments: Sequence[str], further: Sequence[str] = ()) -> int:
+    """Run the cells that are missing, with `further` settings if there are any, and draw all that there are."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pufferfish_bench.bench.lab", description="Run the lab's cells and draw Figure 4 (b). Needs root."
+    )
+    parser.add_argument("--hosts", type=host_counts, default="2,4")
+    parser.add_argument("--caps", type=link_rates, default="100mbit,300mbit,1gbit")
+    parser.add_argument("--methods", type=method_names, default=",".join(METHODS))
+    steps_help = f"of each cell; the first is not timed (default: {STEPS}, or what is there)"
+    parser.add_argument("--steps", type=step_count, help=steps_help)
     parser.add_argument("--draw", action="store_true", help="run nothing: draw the records that are there")
     given = parser.parse_args(arguments)
     if given.draw:
         draw()
         return 0
-    caps = given.caps.split(",")
-    for cap in caps:
-        bits_per_second(cap)
-    # the largest cap first: what is predicted for others is predicted from there
-    caps.sort(key=bits_per_second, reverse=True)
-    cells = [(method, int(hosts), cap) for hosts in given.hosts.split(",") for cap in caps for method in METHODS]
+    cells = [(method, hosts, cap) for hosts in given.hosts for cap in given.caps for method in given.methods]
     failed, steps = [], given.steps or STEPS
     for number, (method, hosts, cap) in enumerate(cells, start=1):
         label = name(method, hosts, cap)
         if not done(RECORDS / label, given.steps and images(hosts, given.steps)):
             print(f"cell {number} of {len(cells)}: {label}", flush=True)
-            if subprocess.run(cell(method, hosts, cap, steps)).returncode:
+            if subprocess.run(cell(method, hosts, cap, steps, further)).returncode:
                 failed.append(label)
                 continue
             keep(work(method, hosts, cap, steps), RECORDS / label)

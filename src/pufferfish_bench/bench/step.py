@@ -5,8 +5,9 @@ python -m pufferfish_bench.bench.step
 
 import copy
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from pufferfish_bench.bench import interleaved
 from pufferfish_bench.main import config_dir
 from pufferfish_bench.models.bottleneck import ResNet50
 from pufferfish_bench.report import tables
+from pufferfish_bench.speech import spoken_errors
 
-BATCH, SIZE, CLASSES, ROUNDS = 8, 224, 1000, 7
+CLASSES, ROUNDS = 1000, 7
 NETS = ("resnet50", "wrn50_2")
 
 
@@ -37,23 +39,24 @@ def stepper(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], No
     return partial(step, model.train(), optimizer, images, labels)
 
 
-def main() -> None:
+def measure(*, rounds: int, out: Path, batch_size: int = 8, image_size: int = 224, width: float = 1.0) -> None:
+    """Print the table and write the figures to `out`; nets of another `width` than 1 are so many times as wide."""
     torch.manual_seed(1)
-    images, labels = torch.randn(BATCH, 3, SIZE, SIZE), torch.randint(CLASSES, (BATCH,))
+    images, labels = torch.randn(batch_size, 3, image_size, image_size), torch.randint(CLASSES, (batch_size,))
     table = tables.table(
         "net", "parameters", "after", "MACs", "after", "seconds a step", "after", "times as fast", "MACs ratio", "SVD seconds",
-        title=f"one step at {SIZE}x{SIZE}, batch {BATCH}, before and after the switch",
+        title=f"one step at {image_size}x{image_size}, batch {batch_size}, before and after the switch",
     )  # fmt: skip
     figures = {}
     for name in NETS:
         config = OmegaConf.load(Path(config_dir()) / "model" / f"{name}.yaml")
-        before = ResNet50(classes=CLASSES, width=config.width, inner_width=config.inner_width)
+        before = ResNet50(classes=CLASSES, width=width * config.width, inner_width=config.inner_width)
         after = copy.deepcopy(before)
         start = time.perf_counter()
         low_rank.factorise(after, low_rank.choose(after, **config.low_rank).ranks)
         svd = time.perf_counter() - start
         taken = interleaved.seconds(
-            {net: stepper(model, images, labels) for net, model in (("before", before), ("after", after))}, rounds=ROUNDS
+            {net: stepper(model, images, labels) for net, model in (("before", before), ("after", after))}, rounds=rounds
         )
         gain = interleaved.ratio(taken["before"], taken["after"])
         parameters = [counting.parameters(model) for model in (before, after)]
@@ -65,9 +68,14 @@ def main() -> None:
             f"{macs[0] / macs[1]:.2f}", f"{svd:.2f}",
         )  # fmt: skip
     tables.show(table, Console())
-    settings = {"batch_size": BATCH, "image_size": SIZE, "rounds": ROUNDS}
-    interleaved.write(Path("results/bench/step.json"), {"settings": settings, "nets": figures})
+    settings = {"batch_size": batch_size, "image_size": image_size, "rounds": rounds}
+    interleaved.write(out / "step.json", {"settings": settings, "nets": figures})
+
+
+def main(words: Sequence[str]) -> None:
+    measure(**vars(interleaved.arguments("step", __doc__, rounds=ROUNDS).parse_args(words)))
 
 
 if __name__ == "__main__":
-    main()
+    with spoken_errors():
+        main(sys.argv[1:])

@@ -2,12 +2,15 @@
 
 import errno
 import logging
+import math
 import os
+import stat
 import sys
 import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -21,6 +24,13 @@ from pufferfish_bench.errors import InputError
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
 PAUSES = (0.1, 0.5)  # seconds before a file is tried again: a network file system may stumble
 OUR_OWN = {errno.EMFILE, errno.ENFILE}  # errors that say nothing about the file
+KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
 PROBED = 100  # files whose size stands for all when memory is estimated
 MEMORY_SHARE = 0.8  # of what is free, for decoded pictures
 
@@ -34,10 +44,11 @@ class Unreadable(Exception):
 
 
 class Pictures:
-    """Labelled pictures on disk, decoded when asked for."""
+    """Labelled pictures on disk, decoded when asked for; one of more than `max_megapixels` counts as unreadable."""
 
-    def __init__(self, paths: Sequence[str], labels: Sequence[int]):
+    def __init__(self, paths: Sequence[str], labels: Sequence[int], max_megapixels: float = math.inf):
         self.paths = paths
+        self.max_megapixels = max_megapixels
         self.labels = numpy.asarray(labels, dtype=numpy.int64)
 
     def __len__(self) -> int:
@@ -45,20 +56,20 @@ class Pictures:
 
     def pixels(self, index: int) -> numpy.ndarray:
         """A picture as (height, width, 3), eight bits a channel, whatever its file holds; Unreadable if it cannot be had."""
-        return decoded(self.paths[index])
+        return decoded(self.paths[index], self.max_megapixels)
 
 
 class DecodedPictures(Pictures):
     """Pictures decoded once and held in memory."""
 
-    def __init__(self, paths: Sequence[str], labels: Sequence[int]):
-        super().__init__(paths, labels)
+    def __init__(self, paths: Sequence[str], labels: Sequence[int], max_megapixels: float = math.inf):
+        super().__init__(paths, labels, max_megapixels)
         folder = os.path.commonpath(paths)
         log.info(f"decoding {len(paths):,} pictures in {folder}")
         with ThreadPoolExecutor(processors.cores()) as pool:
             console = Console(stderr=True)
             silent = not sys.stderr.isatty()
-            decoding = pool.map(decoded_or_not, paths)
+            decoding = pool.map(partial(decoded_or_not, max_megapixels=max_megapixels), paths)
             self.kept = list(track(decoding, f"decoding {folder}", len(paths), console=console, disable=silent, transient=True))
 
     def pixels(self, index: int) -> numpy.ndarray:
@@ -68,12 +79,27 @@ class DecodedPictures(Pictures):
         return kept
 
 
-def decoded(path: str) -> numpy.ndarray:
+def opened(path: str, max_megapixels: float = math.inf) -> Image.Image:
+    """A picture whose header has been read and whose pixels have not; Unreadable if it is no regular file, or too large."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):  # nobody may ever write to a pipe, and a device may never end
+        raise Unreadable(f"it is {KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
+    picture = Image.open(path)
+    width, height = picture.size
+    if width * height > max_megapixels * 1e6:
+        picture.close()
+        raise Unreadable(f"it has {width}x{height} pixels, more than dataset.max_megapixels={max_megapixels:g}")
+    return picture
+
+
+def decoded(path: str, max_megapixels: float = math.inf) -> numpy.ndarray:
     """The pixels of a file: grey, CMYK and palette pictures as RGB."""
     for pause in (*PAUSES, None):
         try:
-            with Image.open(path) as picture:
+            with opened(path, max_megapixels) as picture:
                 return numpy.array(picture.convert("RGB"))
+        except Unreadable:
+            raise
         except Exception as error:  # Pillow lets through whatever its parsers trip over
             number = getattr(error, "errno", None)
             if isinstance(error, MemoryError) or number in OUR_OWN:
@@ -83,20 +109,20 @@ def decoded(path: str) -> numpy.ndarray:
             time.sleep(pause)
 
 
-def decoded_or_not(path: str) -> numpy.ndarray | str:
+def decoded_or_not(path: str, max_megapixels: float) -> numpy.ndarray | str:
     """The pixels, or the reason why there are none."""
     try:
-        return decoded(path)
+        return decoded(path, max_megapixels)
     except Unreadable as error:
         return str(error)
 
 
-def refuse_what_does_not_fit(paths: Sequence[str]) -> None:
+def refuse_what_does_not_fit(paths: Sequence[str], max_megapixels: float) -> None:
     """Stop before the memory is full rather than after, going by the sizes of some of the files."""
     areas = []
     for path in paths[:: max(1, len(paths) // PROBED)]:
         try:
-            with Image.open(path) as picture:
+            with opened(path, max_megapixels) as picture:
                 areas.append(picture.width * picture.height)
         except Exception:  # counted and named when it is decoded
             continue

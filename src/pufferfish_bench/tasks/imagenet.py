@@ -1,6 +1,7 @@
 """ImageNet, or any of its classes, from the standard folders {train,val}/<wnid>/*: decoded by worker processes, ahead of need."""
 
 import logging
+import math
 import signal
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -96,6 +98,9 @@ class Loader(Source):
 
     def steps(self) -> int:
         return len(self.places)
+
+    def count(self) -> int:
+        return shards.samples(self.places)
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
         self.under_way.close()  # its workers would go on writing into the slots
@@ -199,6 +204,7 @@ def imagenet(
     batch_size: int,
     test_batch_size: int,
     tolerated_unreadable: float,
+    max_megapixels: float,
     cache: bool,
     workers: int,
     prefetch: int,
@@ -212,10 +218,16 @@ def imagenet(
     for name, value, least in (("image_size", image_size, 1), ("workers", workers, 0), ("prefetch", prefetch, 1)):
         if value < least:
             raise InputError(f"dataset.{name}={value} must be at least {least}")
+    most = 2 * Image.MAX_IMAGE_PIXELS / 1e6 if Image.MAX_IMAGE_PIXELS else math.inf  # where Pillow itself refuses
+    if not 0 < max_megapixels <= most:
+        raise InputError(
+            f"dataset.max_megapixels={max_megapixels} must be above 0, and at most {most:.0f}, which is Pillow's limit"
+        )
     parts = folders.parts(Path(root) / folder, classes)
     if cache:
-        folders.refuse_what_does_not_fit([path for paths, _ in parts for path in paths])
-    train, test = (DecodedPictures(*part) if cache else Pictures(*part) for part in parts)
+        folders.refuse_what_does_not_fit([path for paths, _ in parts for path in paths], max_megapixels)
+    kind = DecodedPictures if cache else Pictures
+    train, test = (kind(*part, max_megapixels=max_megapixels) for part in parts)
     ahead = {"workers": workers, "prefetch": prefetch, "tolerated": tolerated_unreadable, "world": world}
     return Images(
         train=Loader(train, RandomCrop(image_size, tuple(crop_area)), batch_size=batch_size, seed=seed, **ahead),

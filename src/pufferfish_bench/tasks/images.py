@@ -1,11 +1,12 @@
 """Classify images, wherever they come from: the loss of a batch and the figures of a model."""
 
+import copy
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from pufferfish_bench.core import Task
 from pufferfish_bench.errors import InputError
@@ -18,8 +19,14 @@ Batch = tuple[Tensor, Tensor]  # images (count, 3, height, width) of uint8 and i
 class Source:
     """Where batches of labelled images come from. Their augmentation is the source's business, their scale is not."""
 
+    batch_size: int
+
     def steps(self) -> int:
         """Number of batches in an epoch."""
+        raise NotImplementedError
+
+    def count(self) -> int:
+        """Number of images in all batches of an epoch: all but the last batch are full."""
         raise NotImplementedError
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
@@ -61,6 +68,25 @@ class Images(Task):
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).view(1, -1, 1, 1).to(world.device)
         self.floats = torch.empty(0)
 
+    def check(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
+        """Refuse a last batch of one image where BatchNorm would then fail: after its last stride it may have one value only."""
+        images, batch_size = self.train.count(), self.train.batch_size
+        if not leaves_one(images, batch_size):
+            return
+        try:
+            with torch.no_grad():
+                copy.deepcopy(model).train()(*sample)
+        except ValueError as error:
+            if "more than 1" not in str(error):  # torch has no class for it
+                raise
+            nearest = sorted(range(2, images + 1), key=lambda size: abs(size - batch_size))
+            better = [f"batch_size={size}" for size in nearest if not leaves_one(images, size)]
+            workers = f" of each of {self.world.size} workers" if self.world.size > 1 else ""
+            raise InputError(
+                f"batch_size={batch_size} makes a batch of one image ({images:,} training images{workers}), on which BatchNorm "
+                f"in this model cannot be trained; use {better[0] if better else 'more images or fewer workers'}"
+            ) from None
+
     def steps(self, epoch: int) -> int:
         return self.train.steps()
 
@@ -99,6 +125,11 @@ class Images(Task):
         if self.floats.shape[1:] != images.shape[1:] or len(self.floats) < len(images):
             self.floats = torch.empty(images.shape, device=images.device)
         return self.floats[: len(images)].copy_(images).mul_(self.scale).add_(self.shift)
+
+
+def leaves_one(images: int, batch_size: int) -> bool:
+    """Whether a batch of one image comes up when so many images are cut into batches."""
+    return batch_size == 1 or images % batch_size == 1
 
 
 def check_batch_sizes(batch_size: int, test_batch_size: int) -> None:

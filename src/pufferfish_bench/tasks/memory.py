@@ -26,6 +26,9 @@ class InOrder(Source):
     def steps(self) -> int:
         return -(-len(self.labels) // self.batch_size)
 
+    def count(self) -> int:
+        return len(self.labels)
+
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
         for first in range(start * self.batch_size, len(self.labels), self.batch_size):
             batch = slice(first, first + self.batch_size)
@@ -43,10 +46,14 @@ class Augmented(Source):
         self.labels = labels.to(world.device)
         self.places = shards.of_batches(len(labels), batch_size, rank=world.rank, size=world.size)
         self.padding = padding
+        self.batch_size = batch_size
         self.seed = seed
 
     def steps(self) -> int:
         return len(self.places)
+
+    def count(self) -> int:
+        return shards.samples(self.places)
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
         drawn = shuffle_and_moves(len(self.labels), seed=self.seed, epoch=epoch)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pufferfish_bench import records
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.tasks import text_files
 from pufferfish_bench.tasks.pairs import SPECIAL, Corpus, Triple, Words, paired, tokenise
 
 SOURCE, TARGET = "de", "en"
@@ -27,7 +28,7 @@ def corpus(folder: Path, *, vocabulary: int, longest: int = 100, least: int = 3,
     `vocabulary` is the size that is expected. The words are kept in the directory `cache`, if there is one, for the next time.
     """
     contents = read(folder)
-    lines = {name: as_lines(folder / name, content) for name, content in contents.items()}
+    lines = {name: [line.strip() for line in text_files.lines(folder / name, contents[name])] for name in FILES}
     for part in PARTS:
         source, target = (len(lines[f"{part}.{language}"]) for language in (SOURCE, TARGET))
         if source != target:
@@ -65,14 +66,6 @@ def read(folder: Path) -> dict[str, bytes]:
             "its place with data_root=DIR or PUFFERFISH_DATA, or use the embedded data: dataset=synthetic_pairs"
         )
     return {name: (folder / name).read_bytes() for name in FILES}
-
-
-def as_lines(path: Path, content: bytes) -> list[str]:
-    """The lines of a file, stripped; only a line feed or a carriage return ends one, as the pairs are counted."""
-    try:
-        return [line.decode().strip() for line in content.splitlines()]
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not text in UTF-8: is it still packed, or damaged?") from None
 
 
 def triples_of(sentences: Sentences, lines: dict[str, list[str]], part: str) -> list[Triple]:

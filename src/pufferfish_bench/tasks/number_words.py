@@ -1,11 +1,16 @@
 """Numbers in German and in English words, by rule: pairs to translate that need no files."""
 
+from collections.abc import Iterable
+from itertools import cycle
+
 import numpy
 
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.tasks.pairs import SPECIAL, Corpus, Pairs, paired
 
 LIMIT = 1_000_000  # numbers are below
+SPANS = [(0, 10), *((10**digits, 10 ** (digits + 1)) for digits in range(1, 6))]  # the numbers of one digit, of two, ...
+HELD_OUT = 20  # one number in so many of each length is for validation and test
 SEED = 0  # the corpus is the same in all runs
 
 GERMAN_SMALL = (
@@ -24,24 +29,41 @@ ENGLISH = (*ENGLISH_SMALL, *ENGLISH_TENS, "hundred", "thousand")
 
 
 def corpus(*, train: int, test: int) -> Corpus:
-    """So many different numbers to learn from, and twice `test` others: to choose by, and to be judged by.
+    """`train` numbers to learn from, `test` others to validate on and `test` more to test on: short ones as often as long ones.
 
-    The latter two do not depend on `train`.
+    Numbers to learn from come again once all of their length have come. Numbers to validate and test on are all different, are
+    never trained on and do not depend on `train`. None of them has one digit: all ten are needed to learn their words.
     """
-    for name, count in (("train_pairs", train), ("test_pairs", test)):
-        if count < 1:
-            raise InputError(f"dataset.{name}={count} must be at least 1")
-    if train + 2 * test > LIMIT:
-        raise InputError(f"dataset.train_pairs={train} and twice dataset.test_pairs={test} are more than the {LIMIT:,} numbers")
+    random = numpy.random.default_rng(SEED)
+    lengths = [random.permutation(numpy.arange(first, last)).tolist() for first, last in SPANS]
+    held = [numbers[: len(numbers) // HELD_OUT] for numbers in lengths]
+    learnt = [numbers[len(numbers) // HELD_OUT :] for numbers in lengths]
+    for name, count, most in (("train_pairs", train, LIMIT), ("test_pairs", test, sum(map(len, held)) // 2)):
+        if not 1 <= count <= most:
+            raise InputError(f"dataset.{name}={count} must be between 1 and {most:,}")
+    tested = drawn(held, 2 * test, random)
     vocabulary = [*SPECIAL, *sorted(ENGLISH), *sorted(GERMAN)]
-    drawn = numpy.random.default_rng(SEED).permutation(LIMIT).tolist()
     return Corpus(
         vocabulary=vocabulary,
-        test=pairs_of(drawn[:test], vocabulary),
-        val=pairs_of(drawn[test : 2 * test], vocabulary),
-        train=pairs_of(drawn[2 * test : 2 * test + train], vocabulary),
+        test=pairs_of(tested[:test], vocabulary),
+        val=pairs_of(tested[test:], vocabulary),
+        train=pairs_of(drawn(map(cycle, learnt), train, numpy.random.default_rng(SEED + 1)), vocabulary),
         languages=("de", "en"),
     )
+
+
+def drawn(lengths: Iterable[Iterable[int]], count: int, random: numpy.random.Generator) -> list[int]:
+    """So many numbers: each time draw a length, uniformly from those that have numbers left, and take its next number."""
+    left = [iter(numbers) for numbers in lengths]
+    found: list[int] = []
+    while len(found) < count:
+        place = random.integers(len(left))
+        number = next(left[place], None)
+        if number is None:
+            del left[place]
+        else:
+            found.append(number)
+    return found
 
 
 def pairs_of(numbers: list[int], vocabulary: list[str]) -> Pairs:

@@ -19,6 +19,11 @@ def of_batches(count: int, batch_size: int, *, rank: int, size: int) -> list[sli
     return places
 
 
+def samples(places: list[slice]) -> int:
+    """How many samples the batches at these places have in all."""
+    return sum(place.stop - place.start for place in places)
+
+
 def of_tests(count: int, *, rank: int, size: int) -> range:
     """The places that a rank judges a model by: all ranks together have each place once."""
     return range(rank * count // size, (rank + 1) * count // size)

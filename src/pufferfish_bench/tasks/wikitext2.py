@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.limits import Count
+from pufferfish_bench.tasks import text_files
 from pufferfish_bench.tasks.language import Carry, NextWord
 from pufferfish_bench.world import World
 
@@ -49,8 +50,7 @@ def texts(folder: Path, vocabulary: int) -> list[Tensor]:
                 f"WikiText-2 is not in {folder.resolve()}: {path.name} is missing. Give its place with data_root=DIR or "
                 "PUFFERFISH_DATA, or use the embedded data: dataset=synthetic_text"
             )
-        with path.open(encoding="utf-8") as lines:
-            words = [word for line in lines for word in (*line.split(), END)]
+        words = [word for line in text_files.lines(path) for word in (*line.split(), END)]
         parts.append(torch.tensor([numbers.setdefault(word, len(numbers)) for word in words]))
     if len(numbers) != vocabulary:
         raise InputError(f"dataset.vocabulary={vocabulary}, but {folder} has {len(numbers):,} different words")
