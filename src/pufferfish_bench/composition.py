@@ -54,7 +54,9 @@ class Loader(ConfigLoaderImpl):
         try:
             config = super().load_configuration(config_name, overrides, run_mode, *arguments, **further)
         except HydraException as error:
-            raise self.explained(error, config_name, words, repository) or error from error
+            if sentence := self.explained(error, config_name, words, repository):
+                raise sentence from error
+            raise
         if run_mode == RunMode.MULTIRUN:  # each of its runs is composed again
             return config
         here = set(repository.load_config(config_name).config)
@@ -84,7 +86,7 @@ class Loader(ConfigLoaderImpl):
         if found := re.match(r"Could not override '([^']+)'", said):
             key = found[1].split("@")[0]
             return unknown(key, value_of(key, words), self.known_keys(config_name, words, repository))
-        if found := re.match(r"(?:In '.*': )?Could not find '([\w/]+)/([^'/]+)'", said):
+        if found := re.match(r"(?:In '.*': )?Could not (?:find|load) '(\w+)/([^']+)'", said):
             group, choice = found.groups()
             options = repository.get_group_options(group)
             return InputError(f"{group}={choice} is not known{did_you_mean(choice, options)}; allowed: {', '.join(options)}")

@@ -46,9 +46,7 @@ def check_rates(schedule: Callable[[Any], float], plan: Sequence[Any]) -> None:
 
     for phase in plan:
         for key in set(phase.schedule) - set(typed.parameters(getattr(schedule, "func", schedule)) or phase.schedule):
-            raise InputError(
-                f"phase {phase.name} of the method sets schedule.{key}, which this schedule does not have: use schedule=steps"
-            )
+            raise InputError(f"phase {phase.name} sets schedule.{key}, which this schedule does not have: use schedule=steps")
         start = phase.epochs.start if phase.restart else 0
         for epoch, step in itertools.product(phase.epochs, (0, 1)):
             rate = schedule(Clock(epoch - start, step, 2, phase.epochs.start - start, [0.0] * (epoch - start)), **phase.schedule)

@@ -1,6 +1,7 @@
 """CIFAR-10 from torchvision's files, found, checked and, if asked, fetched."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from pufferfish_bench import download
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import Count, Share
 from pufferfish_bench.tasks.images import Images
 from pufferfish_bench.tasks.memory import in_memory
 from pufferfish_bench.world import World
@@ -22,13 +24,13 @@ def cifar10(
     root: str,
     fetch: bool,
     mirrors: list[str],
-    train_images: int | None,
-    classes: int,
-    label_smoothing: float,
-    padding: str,
-    normalisation: str,
-    batch_size: int,
-    test_batch_size: int,
+    train_images: Count | None,
+    classes: Count,
+    label_smoothing: Share,
+    padding: Literal["reflect", "zero"],
+    normalisation: Literal["paper", "distributed"],
+    batch_size: Count,
+    test_batch_size: Count,
     seed: int,
     world: World,
 ) -> Images:

@@ -1,9 +1,10 @@
 """Tasks on data that the package draws itself."""
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import Count, Share
 from pufferfish_bench.tasks import grammar
 from pufferfish_bench.tasks.images import Images
-from pufferfish_bench.tasks.language import NextWord, perplexity
+from pufferfish_bench.tasks.language import Carry, NextWord, perplexity
 from pufferfish_bench.tasks.memory import in_memory
 from pufferfish_bench.tasks.synthetic import synthetic_images
 from pufferfish_bench.world import World
@@ -13,12 +14,12 @@ TEST_SEED = 1 << 40  # apart from every seed of a training set: all runs are jud
 
 def images(
     *,
-    train_images: int,
-    test_images: int,
-    classes: int,
-    label_smoothing: float,
-    batch_size: int,
-    test_batch_size: int,
+    train_images: Count,
+    test_images: Count,
+    classes: Count,
+    label_smoothing: Share,
+    batch_size: Count,
+    test_batch_size: Count,
     seed: int,
     world: World,
 ) -> Images:
@@ -34,7 +35,8 @@ def images(
 
 
 def text(
-    *, train_words: int, test_words: int, vocabulary: int, batch_size: int, test_batch_size: int, segment: int, carry: str,
+    *, train_words: Count, test_words: Count, vocabulary: Count, batch_size: Count, test_batch_size: Count, segment: Count,
+    carry: Carry,
     world: World,
 ) -> NextWord:  # fmt: skip
     """Model the text of a small grammar. No model can have a lower perplexity than the grammar itself, but for luck."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import Count, Natural, Positive, Share
 from pufferfish_bench.tasks import folders, shards
 from pufferfish_bench.tasks.crops import CentreCrop, Crop, RandomCrop
 from pufferfish_bench.tasks.folders import DecodedPictures, Pictures, Unreadable
@@ -197,17 +198,17 @@ def imagenet(
     *,
     root: str,
     folder: str,
-    classes: int,
-    image_size: int,
+    classes: Count,
+    image_size: Count,
     crop_area: Sequence[float],
-    label_smoothing: float,
-    batch_size: int,
-    test_batch_size: int,
-    tolerated_unreadable: float,
-    max_megapixels: float,
+    label_smoothing: Share,
+    batch_size: Count,
+    test_batch_size: Count,
+    tolerated_unreadable: Share,
+    max_megapixels: Positive,
     cache: bool,
-    workers: int,
-    prefetch: int,
+    workers: Natural,
+    prefetch: Count,
     seed: int,
     world: World,
 ) -> Images:

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from pufferfish_bench import decoding
 from pufferfish_bench.core import Conclusion, Task
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import Count, NonNegative, Share
 from pufferfish_bench.records import VOCABULARY
 from pufferfish_bench.tasks import shards
 from pufferfish_bench.tasks.language import perplexity
@@ -36,14 +37,14 @@ class Translation(Task):
         self,
         *,
         corpus: Corpus,
-        batch_size: int,
-        test_batch_size: int,
+        batch_size: Count,
+        test_batch_size: Count,
         bucketed: bool,
-        label_smoothing: float,
-        beam: int,
-        alpha: float,
-        longest: int,
-        positions: int,
+        label_smoothing: Share,
+        beam: Count,
+        alpha: NonNegative,
+        longest: Count,
+        positions: Count,
         seed: int,
         world: World,
     ):
