@@ -113,7 +113,7 @@ class Terminal(Observer):
             layers = operation.get("layers", {})
             self.say(
                 f"phase {run.phase.name}: {len(layers)} layers changed in {operation['seconds']:.2f} s; "
-                f"{run.parameters:,} parameters, {run.macs:,} MACs"
+                f"{sizes(run)}"
                 + (f", {operation['nonzero_parameters']:,} not zero" if "nonzero_parameters" in operation else "")
             )
             if "note" in operation:
@@ -121,7 +121,7 @@ class Terminal(Observer):
             for layer, reason in operation.get("left", {}).items():
                 self.say(f"  left alone: {layer}: {reason}")
         else:
-            self.say(f"phase {run.phase.name}: {run.parameters:,} parameters, {run.macs:,} MACs")
+            self.say(f"phase {run.phase.name}: {sizes(run)}")
 
     def step_ended(self, run: Run) -> None:
         if self.progress.disable:
@@ -155,6 +155,11 @@ class Terminal(Observer):
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def sizes(run: Run) -> str:
+    trained = records.frozen({"parameters": run.parameters, "trainable_parameters": run.trainable_parameters})
+    return f"{run.parameters:,} parameters{f' ({trained})' if trained else ''}, {run.macs:,} MACs"
 
 
 class Probe(Observer):

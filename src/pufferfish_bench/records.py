@@ -3,7 +3,7 @@
 import datetime
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
         "best_epoch": best["epoch"],
         "loss": last["loss"],
         "parameters": last["parameters"],
-        **({"nonzero_parameters": last["nonzero_parameters"]} if "nonzero_parameters" in last else {}),
+        **{key: last[key] for key in ("trainable_parameters", "nonzero_parameters") if key in last},
         "macs": last["macs"],
         "epochs": len(rows),
         "seconds": sum(row["seconds"] for row in rows),
@@ -105,10 +105,18 @@ def others(figures: Row, metric: str) -> Row:
     return {name: value for name, value in figures.items() if name.startswith(("test_", "val_", "train_")) and name != metric}
 
 
+def frozen(figures: Mapping[str, Any]) -> str:
+    """How many of the parameters are trained, where that is not all of them; older records do not say."""
+    trained = figures.get("trainable_parameters", figures["parameters"])
+    return f"{trained:,} trained" if trained != figures["parameters"] else ""
+
+
 def closing(summary: dict[str, Any], directory: Path) -> str:
     """The summary of a finished run as a person reads it."""
     metric = summary["metric"]
-    left = f" ({summary['nonzero_parameters']:,} not zero)" if "nonzero_parameters" in summary else ""
+    nonzero = f"{summary['nonzero_parameters']:,} not zero" if "nonzero_parameters" in summary else ""
+    remarks = ", ".join(filter(None, (nonzero, frozen(summary))))
+    left = f" ({remarks})" if remarks else ""
     further = "".join(f"{name} {value:.2f}, " for name, value in others(summary, metric).items())
     return (
         f"finished: {metric} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import EPOCHS, others
+from pufferfish_bench.records import EPOCHS, frozen, others
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.measured import load
 from pufferfish_bench.report.quantities import in_all
@@ -34,10 +34,10 @@ def compare(directories: Sequence[Path]) -> Table:
             seconds = in_all(record, rows)
             if place == 0:
                 first = seconds
-            metric = summary["metric"]
+            metric, trained = summary["metric"], frozen(summary)
             table.add_row(
                 name,
-                f"{summary.get('nonzero_parameters', summary['parameters']):,}",
+                f"{summary.get('nonzero_parameters', summary['parameters']):,}" + (f" ({trained})" if trained else ""),
                 f"{summary['macs']:,}",
                 f"{summary['seconds_per_epoch']:.1f}",
                 f"{seconds:.0f}",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pufferfish_bench import counting, low_rank
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import RUN, read_json
+from pufferfish_bench.records import RUN, frozen, read_json
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.numbers import paper_numbers, rounded
 
@@ -44,7 +44,7 @@ def describe(
         own = list(module.parameters(recurse=False))
         if not own:
             continue
-        fresh = [parameter for parameter in own if parameter.requires_grad and parameter not in counted]
+        fresh = [parameter for parameter in own if parameter not in counted]
         counted.update(own)
         rows.append(
             {
@@ -72,6 +72,7 @@ def describe(
     for net, model in nets.items():
         totals[net] = {
             "parameters": counting.parameters(model),
+            "trainable_parameters": counting.trainable_parameters(model),
             "macs": counting.macs(model, *example)[""],
             "macs_as_in_paper": counting.macs_as_in_paper(with_late_strides(model), *example) if modular else None,
             "macs_as_in_paper_early_strides": counting.macs_as_in_paper(model, *example) if modular else None,
@@ -106,7 +107,8 @@ def show_run(directory: Path, console: Console) -> None:
         console.print("no layer was changed", highlight=False)
     if "summary" in record:
         summary = record["summary"]
-        console.print(f"parameters {summary['parameters']:,}, MACs {summary['macs']:,}", highlight=False)
+        trained = f" ({frozen(summary)})" if frozen(summary) else ""
+        console.print(f"parameters {summary['parameters']:,}{trained}, MACs {summary['macs']:,}", highlight=False)
     ratio = record["settings"]["method"].get("prune_ratio")
     paper = paper_numbers()["table7_eb_train"].get(f"eb_{round(100 * ratio)}") if ratio else None
     if paper and record["settings"]["name"].startswith("resnet50") and "penalty" in record["settings"]["method"]:
@@ -149,7 +151,7 @@ def show(description: Mapping[str, Any], console: Console) -> None:
         printed = rounded(paper["macs"]) if "macs" in paper else ""
         totals.add_row(
             net.replace("_", "-"),
-            f"{total['parameters']:,}",
+            f"{total['parameters']:,}" + (f" ({frozen(total)})" if frozen(total) else ""),
             f"{paper['params']:,}" if "params" in paper else "",
             f"{total['macs']:,}",
             *((f"{theirs:,}", rounded(theirs), printed) if modular else ()),
