@@ -161,7 +161,8 @@ def halves(path: Path, *, first: bool) -> dict[str, Any]:
         raise Damaged(f"checkpoint {path} is damaged: it is not what a run writes")
     shared = state["shared"]
     if first:
-        if not isinstance(shared, dict) or not all(type(shared.get(key)) is int and shared[key] >= 0 for key in ("epoch", "step")):
+        place = [shared.get(key) for key in ("epoch", "step")] if isinstance(shared, dict) else [None]
+        if not all(type(number) is int and number >= 0 for number in place):
             raise Damaged(f"checkpoint {path} is damaged: it has no epoch and step")
         if name(shared) != path.name:
             raise Damaged(f"checkpoint {path} is damaged: it says epoch {shared['epoch']}, step {shared['step']}")

@@ -1,5 +1,6 @@
 """Those who look on: the record on disk, TensorBoard, and the person at the terminal."""
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,19 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pufferfish_bench import records
+from pufferfish_bench import checked, records
 from pufferfish_bench.core import Observer, Run
+from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, Row
+from pufferfish_bench.speech import say
+from pufferfish_bench.visible import visible
 
 PATIENCE = 20  # seconds after its first step that a probe goes on at most, and then to the end of the step
 
 CONDITIONS = ("commit", "dirty", "versions", "hardware", "data", "world_size", "network")
+
+
+log = logging.getLogger(__name__)
 
 
 class Recorder(Observer):
@@ -25,9 +32,8 @@ class Recorder(Observer):
         self.rows: list[Row] = []
 
     def run_started(self, run: Run) -> None:
-        path = self.directory / RUN
         self.manifest["plan"] = [{"phase": phase.name, "epochs": [phase.epochs.start, phase.epochs.stop]} for phase in run.plan]
-        earlier = records.read_json(path) if path.exists() else {}
+        earlier = checked.read_run(self.directory, needs=()) if (self.directory / RUN).exists() else {}
         self.manifest["started"] = earlier.get("started", records.now())
         self.manifest["resumed"] = earlier.get("resumed", [])
         if run.epoch or run.step:
@@ -36,9 +42,23 @@ class Recorder(Observer):
             self.manifest |= {key: earlier[key] for key in changed if key in earlier}
             self.manifest["resumed"].append({"epoch": run.epoch, "step": run.step, "time": records.now(), **changed})
         # rows of epochs that the checkpoint does not know are about to be trained again
-        self.rows = [row for row in records.read_rows(self.directory / EPOCHS) if row["epoch"] < run.epoch]
+        self.rows = [row for row in checked.read_rows(self.directory) if row["epoch"] < run.epoch]
+        self.check_rows(run)
         records.rewrite_rows(self.directory / EPOCHS, self.rows)
         self.write(run)
+
+    def check_rows(self, run: Run) -> None:
+        """Rows that are gone cannot be had again: the record says which, and so do we."""
+        missing = sorted({*range(run.epoch)} - {row["epoch"] for row in self.rows})
+        if not missing:
+            return
+        if not self.rows and run.epoch == run.epochs:
+            raise InputError(
+                f"all {run.epoch} epochs are trained, but {self.directory / EPOCHS} has no row of any: bring it back, or move "
+                "the directory away to start anew"
+            )
+        self.manifest["incomplete"] = missing
+        log.warning(f"the record in {self.directory} is {records.without_rows(missing)}")
 
     def phase_started(self, run: Run) -> None:
         self.write(run)
@@ -90,8 +110,8 @@ class Terminal(Observer):
     def __init__(self, *, console: Console):
         self.console = console
         self.progress = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.1f} steps/s  {task.fields[metric]}"),
+            TextColumn("{task.description}", style="bold", markup=False), BarColumn(), MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.1f} steps/s  {task.fields[metric]}", markup=False),
             TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self.rows: list[Row] = []
@@ -112,8 +132,7 @@ class Terminal(Observer):
         if operation and operation["epoch"] == run.epoch and run.step == 0:
             layers = operation.get("layers", {})
             self.say(
-                f"phase {run.phase.name}: {len(layers)} layers changed in {operation['seconds']:.2f} s; "
-                f"{sizes(run)}"
+                f"phase {run.phase.name}: {len(layers)} layers changed in {operation['seconds']:.2f} s; {sizes(run)}"
                 + (f", {operation['nonzero_parameters']:,} not zero" if "nonzero_parameters" in operation else "")
             )
             if "note" in operation:
@@ -134,7 +153,7 @@ class Terminal(Observer):
         self.progress.update(
             self.bar,
             advance=1,
-            description=f"epoch {run.epoch + 1}/{run.epochs} {run.phase.name}",
+            description=visible(f"epoch {run.epoch + 1}/{run.epochs} {run.phase.name}"),
             loss=run.tally.mean_loss(),
             rate=self.progress.tasks[0].speed or 0.0,
             metric=f"{self.metric} {self.rows[-1][self.metric]:.2f}" if self.rows else "",
@@ -154,7 +173,7 @@ class Terminal(Observer):
         self.progress.stop()
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True)
+        say(text, self.console)
 
 
 def sizes(run: Run) -> str:

@@ -3,9 +3,11 @@
 import datetime
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pufferfish_bench.visible import visible
 
 RUN, EPOCHS = "run.json", "epochs.jsonl"
 # of a step, in their order; those that a run does not have are not in its record
@@ -85,7 +87,7 @@ def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
         "parameters": last["parameters"],
         **{key: last[key] for key in ("trainable_parameters", "nonzero_parameters") if key in last},
         "macs": last["macs"],
-        "epochs": len(rows),
+        "epochs": last["epoch"] + 1,
         "seconds": sum(row["seconds"] for row in rows),
         "seconds_per_epoch": timed / steps * last["steps"] if steps else last["seconds"],
         "bytes_per_step": sum(size for _, size in last["messages"]),
@@ -111,18 +113,25 @@ def frozen(figures: Mapping[str, Any]) -> str:
     return f"{trained:,} trained" if trained != figures["parameters"] else ""
 
 
-def closing(summary: dict[str, Any], directory: Path) -> str:
+def without_rows(missing: Sequence[int]) -> str:
+    """What is wrong with a record that lacks the rows of some epochs."""
+    shown = ", ".join(str(epoch + 1) for epoch in missing[:5]) + ", ..." * (len(missing) > 5)
+    epochs = f"epoch{'s' * (len(missing) > 1)} {shown}"
+    return f"incomplete: {EPOCHS} has no row of {epochs}, so best and total times are of the others"
+
+
+def closing(summary: dict[str, Any], directory: Path, incomplete: Sequence[int] = ()) -> str:
     """The summary of a finished run as a person reads it."""
     metric = summary["metric"]
     nonzero = f"{summary['nonzero_parameters']:,} not zero" if "nonzero_parameters" in summary else ""
     remarks = ", ".join(filter(None, (nonzero, frozen(summary))))
     left = f" ({remarks})" if remarks else ""
-    further = "".join(f"{name} {value:.2f}, " for name, value in others(summary, metric).items())
+    further = "".join(f"{visible(name)} {value:.2f}, " for name, value in others(summary, metric).items())
     return (
-        f"finished: {metric} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
+        f"finished: {visible(metric)} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
         f"{summary['best_epoch'] + 1}), {further}{summary['parameters']:,} parameters{left}, {summary['macs']:,} MACs, "
         f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['seconds']:.0f} s of training\n"
-        f"{bars(summary)}files:    {directory}"
+        f"{bars(summary)}{without_rows(incomplete) + chr(10) if incomplete else ''}files:    {visible(str(directory))}"
     )
 
 
@@ -137,5 +146,5 @@ def bars(summary: dict[str, Any]) -> str:
     lines = [f"a step:   {1000 * whole:.1f} ms{sent}\n"]
     for section, seconds in step.items():
         bar = "\N{FULL BLOCK}" * round(BAR * seconds / longest)
-        lines.append(f"  {section:<12}{1000 * seconds:>9.1f} ms {100 * seconds / whole:>5.1f} %  {bar}".rstrip() + "\n")
+        lines.append(f"  {visible(section):<12}{1000 * seconds:>9.1f} ms {100 * seconds / whole:>5.1f} %  {bar}".rstrip() + "\n")
     return "".join(lines)

@@ -38,8 +38,8 @@ def take(run: Run, method: Method, precision: FullPrecision) -> tuple[dict[str, 
 
 def check_progress(run: Run, saved: dict[str, Any]) -> None:
     """Refuse a snapshot of a place that the plan of a fresh run does not have. Looks only at what is the same on all ranks."""
-    fields = {"phase": int, "phase_start": int, "epoch": int, "step": int, "learning_rate": float, "history": list, "operations": list}
-    for key, kind in fields.items():
+    fields = dict.fromkeys(("phase", "phase_start", "epoch", "step"), int) | {"learning_rate": float}
+    for key, kind in (fields | {"history": list, "operations": list}).items():
         if not of_kind(saved.get(key), kind):
             raise Damaged(f"{key} is missing or not of its kind")
     phase, epoch, step = saved["phase"], saved["epoch"], saved["step"]
@@ -118,7 +118,7 @@ def check_optimizer(optimizer: Optimizer, fresh: dict[str, Any], saved: Any) -> 
 
 
 def alike(fresh: Any, saved: Any, place: str, *, common_keys_only: bool = False) -> None:
-    """Refuse `saved` where its kind, keys or shapes are not those of `fresh`; what is empty or None in a fresh run may be filled."""
+    """Refuse `saved` where its kind, keys or shapes are not those of `fresh`. What is empty in a fresh run may be filled."""
     if fresh is None:
         return
     if isinstance(fresh, Tensor):

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.text import Text
 
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.visible import visible
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space, then give the same command again",
@@ -60,7 +62,15 @@ def explain(error: Exception) -> str | None:
 
 
 def complain(message: str) -> None:
-    complaints.print(f"rank {RANK}: {message}" if RANK else message, highlight=False, markup=False, soft_wrap=True)
+    say(f"rank {RANK}: {message}" if RANK else message, complaints, lines=True)
+
+
+def say(words: str, to: Console = console, *, lines: bool = False, style: str = "") -> None:
+    """Print words as they are: brackets are no markup, and what would steer the terminal is spelt out.
+
+    With `lines` a line break stays one; who gives names of others in them makes those visible before.
+    """
+    to.print(Text(visible(words, lines=lines), style), highlight=False, soft_wrap=True)
 
 
 def speak_up() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pufferfish_bench import checked
 from pufferfish_bench.bench import interleaved
 from pufferfish_bench.decoding import translate
-from pufferfish_bench.records import RUN, read_json
 from pufferfish_bench.report import tables
 from pufferfish_bench.tasks import multi30k
 from pufferfish_bench.tasks.pairs import END, PAD, START
@@ -26,7 +26,7 @@ BATCH, PARTS, PASSES = 100, 5, 2  # sentences at once; turns that make up the wh
 
 
 def main(directory: Path, folder: Path) -> None:
-    record = read_json(directory / RUN)
+    record = checked.read_run(directory)
     dataset = record["settings"]["dataset"]
     sources = multi30k.corpus(folder, vocabulary=dataset["vocabulary"], longest=dataset["longest"], cache=None).test.source
     model = restored(directory, record)

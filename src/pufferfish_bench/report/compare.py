@@ -8,12 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from pufferfish_bench import checked
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, frozen, others
 from pufferfish_bench.report import tables
-from pufferfish_bench.report.measured import load
 from pufferfish_bench.report.quantities import in_all
-from pufferfish_bench.speech import spoken_errors
+from pufferfish_bench.speech import say, spoken_errors
 
 COLUMNS = ("run", "parameters", "MACs", "seconds an epoch", "in all", "of the first", "metric", "last", "best", "further")
 
@@ -23,8 +23,8 @@ def compare(directories: Sequence[Path]) -> Table:
     table = tables.table(*COLUMNS)
     first = None  # seconds, if it is finished
     for place, directory in enumerate(directories):
-        record, rows = load(directory)
-        try:
+        record, rows = checked.read(directory)
+        with checked.asking(directory):
             name, summary = record["settings"]["name"], record.get("summary")
             if summary is None:
                 table.add_row(name, "not finished", *[""] * (len(COLUMNS) - 2))
@@ -36,7 +36,7 @@ def compare(directories: Sequence[Path]) -> Table:
                 first = seconds
             metric, trained = summary["metric"], frozen(summary)
             table.add_row(
-                name,
+                name + " (incomplete)" * bool(checked.missing_epochs(record, rows)),
                 f"{summary.get('nonzero_parameters', summary['parameters']):,}" + (f" ({trained})" if trained else ""),
                 f"{summary['macs']:,}",
                 f"{summary['seconds_per_epoch']:.1f}",
@@ -47,8 +47,6 @@ def compare(directories: Sequence[Path]) -> Table:
                 f"{summary[f'best_{metric}']:.2f}",
                 ", ".join(f"{name} {value:.2f}" for name, value in others(summary, metric).items()),
             )
-        except (KeyError, TypeError) as error:
-            raise InputError(f"the record in {directory} is not that of a training run: {error}") from error
     return table
 
 
@@ -60,7 +58,7 @@ def main(words: Sequence[str]) -> None:
     with spoken_errors():
         tables.show(compare(given.runs), console)
         for directory in given.runs:
-            console.print(f"files: {directory}", highlight=False, markup=False, soft_wrap=True)
+            say(f"files: {directory}", console)
 
 
 def run() -> None:

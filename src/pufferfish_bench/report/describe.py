@@ -9,11 +9,11 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from pufferfish_bench import counting, low_rank
-from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import RUN, frozen, read_json
+from pufferfish_bench import checked, counting, low_rank
+from pufferfish_bench.records import frozen, without_rows
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.numbers import paper_numbers, rounded
+from pufferfish_bench.speech import say
 
 NETS = ("vanilla", "hybrid", "low_rank")
 
@@ -84,10 +84,15 @@ def describe(
 
 def show_run(directory: Path, console: Console) -> None:
     """What the surgeries of a run did to its layers, and when."""
-    if not (directory / RUN).is_file():
-        raise InputError(f"there is no run in {directory}")
-    record = read_json(directory / RUN)
-    console.print(f"[bold]{record['settings']['name']}[/]", highlight=False)
+    record, rows = checked.read(directory)
+    with checked.asking(directory):
+        show_record(record, console)
+        if missing := checked.missing_epochs(record, rows):
+            say(f"the record is {without_rows(missing)}", console)
+
+
+def show_record(record: Mapping[str, Any], console: Console) -> None:
+    say(record["settings"]["name"], console, style="bold")
     for operation in record["operations"]:
         layers = operation["layers"]
         figures = list(dict.fromkeys(figure for layer in layers.values() for figure in layer))
@@ -96,27 +101,27 @@ def show_run(directory: Path, console: Console) -> None:
             title += f", the first is {next(iter(layers))}"  # the paper's K
         shown = tables.table("layer", *figures, title=title)
         for name, layer in layers.items():
-            values = (layer.get(figure, "") for figure in figures)
-            shown.add_row(name, *(f"{value:.4g}" if isinstance(value, float) else f"{value:,}" for value in values))
+            values = (layer.get(figure) for figure in figures)
+            shown.add_row(name, *("" if v is None else f"{v:.4g}" if isinstance(v, float) else f"{v:,}" for v in values))
         tables.show(shown, console)
         if "note" in operation:
-            console.print(operation["note"], highlight=False)
+            say(operation["note"], console)
         for layer, reason in operation.get("left", {}).items():
-            console.print(f"left alone: {layer}: {reason}", highlight=False)
+            say(f"left alone: {layer}: {reason}", console)
     if not record["operations"]:
-        console.print("no layer was changed", highlight=False)
+        say("no layer was changed", console)
     if "summary" in record:
         summary = record["summary"]
         trained = f" ({frozen(summary)})" if frozen(summary) else ""
-        console.print(f"parameters {summary['parameters']:,}{trained}, MACs {summary['macs']:,}", highlight=False)
+        say(f"parameters {summary['parameters']:,}{trained}, MACs {summary['macs']:,}", console)
     ratio = record["settings"]["method"].get("prune_ratio")
     paper = paper_numbers()["table7_eb_train"].get(f"eb_{round(100 * ratio)}") if ratio else None
     if paper and record["settings"]["name"].startswith("resnet50") and "penalty" in record["settings"]["method"]:
-        console.print(
+        say(
             f"the paper's ResNet-50 on ImageNet, pruned by {ratio:.0%}: parameters {paper['params']:,}, "
             f"MACs {rounded(paper['macs'])}, top-1 {paper['top1']} %. It takes the larger of two counts where paths join; "
             "here a channel stays if any path writes it.",
-            highlight=False,
+            console,
         )
 
 
@@ -159,21 +164,21 @@ def show(description: Mapping[str, Any], console: Console) -> None:
     tables.show(layers, console)
     for row in description["layers"]:
         if row["left_alone"]:
-            console.print(f"left alone: {row['layer']}: {row['left_alone']}", highlight=False)
+            say(f"left alone: {row['layer']}: {row['left_alone']}", console)
     tables.show(totals, console)
-    console.print(
+    say(
         "MACs: multiply-accumulates of convolutions and matrix products for one sample (of text: one word)"
         + (f"; the paper's way adds {', '.join(description['also_counted'])}." if description["also_counted"] else "."),
-        highlight=False,
+        console,
     )
     if description["note"]:
-        console.print(description["note"], highlight=False)
+        say(description["note"], console, lines=True)
     for net, total in description["totals"].items():
         late, early = total["macs_as_in_paper"], total["macs_as_in_paper_early_strides"]
         if modular and rounded(late) != rounded(early):
-            console.print(
+            say(
                 f"{net.replace('_', '-')}: where a strided 1x1 convolution is factored, the paper's net has the stride on "
                 f"the second factor and ours on the first. It is the same function with {late - early:,} MACs fewer: "
                 f"{rounded(early)} instead of {rounded(late)}.",
-                highlight=False,
+                console,
             )
