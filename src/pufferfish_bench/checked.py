@@ -175,7 +175,8 @@ def asking(directory: Path | str) -> Iterator[None]:
     except InputError:
         raise
     except KeyError as error:
-        raise InputError(f"the record in {directory} has no {visible(str(error.args[0]))}") from error
+        missing = visible(str(error.args[0]))
+        raise InputError(f"the record in {directory} is not that of a training run: it has no {missing}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"the record in {directory} cannot be used: {visible(str(error))}") from error
 

@@ -12,6 +12,7 @@ from pufferfish_bench import checked
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, frozen, others
 from pufferfish_bench.report import tables
+from pufferfish_bench.report.measured import load
 from pufferfish_bench.report.quantities import in_all
 from pufferfish_bench.speech import say, spoken_errors
 
@@ -23,7 +24,7 @@ def compare(directories: Sequence[Path]) -> Table:
     table = tables.table(*COLUMNS)
     first = None  # seconds, if it is finished
     for place, directory in enumerate(directories):
-        record, rows = checked.read(directory)
+        record, rows = load(directory)
         with checked.asking(directory):
             name, summary = record["settings"]["name"], record.get("summary")
             if summary is None:

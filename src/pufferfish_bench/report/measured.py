@@ -77,7 +77,7 @@ class Measured:
 def read(arguments: Sequence[str], *, phase: str | None = None) -> list[Measured]:
     """The runs that the words RUN or LABEL=RUN name, each with its label; two that cannot be told apart are refused."""
     given = [(None, word) if Path(word).exists() or "=" not in word else tuple(word.split("=", 1)) for word in arguments]
-    loaded = [(label, Path(word), *checked.read(Path(word))) for label, word in given]
+    loaded = [(label, Path(word), *load(Path(word))) for label, word in given]
     names = []
     for _, directory, record, rows in loaded:
         with checked.asking(directory):
@@ -98,6 +98,11 @@ def read(arguments: Sequence[str], *, phase: str | None = None) -> list[Measured
                 "leave one out, or give them labels as LABEL=RUN"
             )
     return runs
+
+
+def load(directory: Path) -> tuple[dict[str, Any], list[Row]]:
+    """What run.json and epochs.jsonl hold."""
+    return checked.read(directory)
 
 
 def measured(record: dict[str, Any], rows: list[Row], *, label: str, directory: Path, phase: str | None) -> Measured:

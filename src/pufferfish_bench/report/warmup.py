@@ -18,6 +18,7 @@ from pufferfish_bench import checked, constructors, triggers
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import without_rows
 from pufferfish_bench.report import charts, output
+from pufferfish_bench.report.measured import load
 from pufferfish_bench.settings import config_dir
 from pufferfish_bench.speech import complain, spoken_errors
 
@@ -77,7 +78,7 @@ def main(words: Sequence[str]) -> None:
     given = parser.parse_args(words)
     console = Console()
     with spoken_errors():
-        record, rows = checked.read(given.run)
+        record, rows = load(given.run)
         if missing := checked.missing_epochs(record, rows):
             complain(f"warning: the record in {given.run} is {without_rows(missing)}")
         rows = [row for row in rows if any(sign in row for sign in SIGNS) or row["phase"] == rows[0]["phase"]]
