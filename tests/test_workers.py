@@ -209,7 +209,7 @@ def test_a_checkpoint_that_does_not_fit_on_one_rank_is_used_by_none_and_the_one_
     for (whole, stopped, resumed), aside in (rank["foreign"] for rank in found):
         assert stopped is None
         assert resumed == whole
-        assert aside == ["epoch00001-step0000002.damaged"]
+        assert aside == ["epoch00001-step0000003.damaged"]
 
 
 def test_a_first_checkpoint_that_a_kill_left_to_some_ranks_is_none(found):
