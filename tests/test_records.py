@@ -225,6 +225,15 @@ def test_the_words_of_a_foreign_cell_do_not_end_it():
     assert lines[-1] == r"| x\|y\\ | \\\|z&lt;script> |"
 
 
+def test_a_report_refuses_a_record_without_its_headline_figure(tmp_path: Path):
+    record, rows = real(WARMED)
+    del record["summary"]["test_accuracy"]
+    folder = written(tmp_path / "run", record, rows)
+    code, _, complaint = said(all_commands(folder, tmp_path)["report"])
+    assert code == 2
+    assert "test_accuracy is missing or not a number; " in complaint
+
+
 def test_a_summary_without_its_keys_is_a_sentence(tmp_path: Path):
     from pufferfish_bench import main
 

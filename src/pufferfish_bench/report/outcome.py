@@ -16,6 +16,7 @@ from pufferfish_bench.report.quantities import Quantity, quantity
 from pufferfish_bench.report.verdicts import Judgement, Sample
 from pufferfish_bench.run_directory import differences
 from pufferfish_bench.table import Cell, PaperTable, Relation
+from pufferfish_bench.visible import visible
 
 NEEDED = ("operations", *(f"summary.{key}" for key in ("metric", "parameters", "macs", "seconds", "seconds_per_epoch", "step")))
 NEEDED_IN_ROWS = ("seconds", "steps", "timed_steps")
@@ -186,8 +187,8 @@ def check_whole(folder: Path, run: Mapping[str, Any], rows: list[Row]) -> None:
     for number, row in enumerate(rows, start=1):
         checked.require(row, (*NEEDED_IN_ROWS, metric), f"{folder / EPOCHS}, line {number}")
     for figures in (run["summary"], *rows):
-        if not checked.is_number(figures[metric]):
-            raise InputError(f"{folder}: {metric} is not a number")
+        if not checked.is_number(figures.get(metric)):
+            raise InputError(f"{folder}: {visible(metric)} is missing or not a number")
     for place, operation in enumerate(run["operations"]):
         checked.require(operation, ("epoch", "seconds", "layers"), f"{folder / RUN}: operations.{place}")
     if missing := checked.missing_epochs(run, rows):
@@ -202,4 +203,8 @@ def without_seeds(settings: Any) -> Any:
 
 
 def sample(records: tuple[Record, ...], asked: Quantity) -> Sample | None:
-    return verdicts.sample([asked.read(record.run, record.rows) for record in records])
+    values = []
+    for record in records:
+        with checked.asking(record.folder):
+            values.append(asked.read(record.run, record.rows))
+    return verdicts.sample(values)
