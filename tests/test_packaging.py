@@ -23,6 +23,7 @@ LAYERS = [
     {"main"},
     {"netlab", "report"},
     {"trainer", "methods", "tasks", "reducers", "observers"},
+    {"resume"},
     {"surgery", "snapshot"},
     {
         "core",
@@ -42,9 +43,10 @@ LAYERS = [
         "namespaces",
         "table",
     },
+    {"checked", "constructors"},
     {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers", "speech"},
     {"world"},
-    {"errors", "processors"},
+    {"errors", "processors", "visible"},
 ]
 
 

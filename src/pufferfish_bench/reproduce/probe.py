@@ -50,7 +50,7 @@ def share_left(job: Job) -> float:
     """The part of a run's epochs that is still to be trained; all of them where nothing can be read."""
     try:
         with checked.asking(job.directory):
-            record, rows = checked.read(job.directory)
+            record, rows = checked.read_run(job.directory), checked.read_rows(job.directory, needs=("epoch",))
             return max(0.0, 1 - len(rows) / record["plan"][-1]["epochs"][1])
     except (OSError, InputError):
         return 1.0
