@@ -203,12 +203,32 @@ def unequal(world: World, folder: Path) -> str:
     return "nothing"
 
 
+def foreign(world: World, folder: Path) -> tuple[list[str | None], list[str]]:
+    """A run of which one rank's newest checkpoint has a buffer of another shape: its hash beside the whole one, what is left."""
+
+    def go(place: Path, stop_after: int | None = None) -> str | None:
+        try:
+            return fingerprint(train(world, place, reducer=reducer_named("powersgd"), stop_after=stop_after).model)
+        except Stopped:
+            return None
+
+    hashes = [go(folder / "foreign-whole"), go(folder / "foreign", 9)]
+    own = folder / "foreign" / "checkpoints" / (f"rank{world.rank}" if world.rank else "")
+    if world.rank == 1:
+        newest = max(own.glob("*.pt"))
+        state = checkpoints.read(newest)
+        state["local"]["buffers"]["norm.running_mean"] = torch.zeros(3)
+        checkpoints.write(newest, state)
+    world.barrier()
+    return [*hashes, go(folder / "foreign")], sorted(path.name for path in own.glob("*.damaged"))
+
+
 def cut_short(world: World, folder: Path) -> tuple[Any, list[str]]:
     """What is loaded, and left, after a kill while only rank 0 had written the first checkpoint."""
     keeper = Checkpoints(directory=folder / "cut_short", world=world)
     if world.rank == 0:
         keeper.directory.mkdir()
-        checkpoints.write(keeper.directory / "epoch00001-step0000000.pt", {"shared": {"epoch": 1}, "local": {}})
+        checkpoints.write(keeper.directory / "epoch00001-step0000000.pt", {"shared": {"epoch": 1, "step": 0}, "local": {}})
     world.barrier()
     return keeper.load(), [path.name for path in keeper.paths()]
 
@@ -235,7 +255,7 @@ def freed(world: World, folder: Path) -> dict[str, Any]:
     return {"before": before, "alive": weighed, "low_rank": sum(p.nbytes for p in run.model.parameters())}
 
 
-EXPERIMENTS = (one_reduction, joined_batches, resumed, pruned, disagreement, silent_stop, unequal, cut_short, freed)
+EXPERIMENTS = (one_reduction, joined_batches, resumed, pruned, disagreement, silent_stop, unequal, foreign, cut_short, freed)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -429,6 +429,6 @@ def test_what_cannot_be_compared_gets_a_sentence_and_code_2(tmp_path: Path, refu
         runs["torn"]: "cannot be read",
         runs["without_rows"]: "epochs.jsonl is missing",
         runs["other"]: "not that of a training run",
-        runs["list"]: "not that of a training run",
+        runs["list"]: "holds no JSON object",
     }.items():
         refused(compare.main, [run], sentence)

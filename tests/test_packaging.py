@@ -28,6 +28,7 @@ LAYERS = [
     {"composition", "preflight"},
     {"netlab", "report"},
     {"trainer", "methods", "tasks", "reducers", "observers"},
+    {"resume"},
     {"surgery", "snapshot"},
     {
         "core",
@@ -49,9 +50,10 @@ LAYERS = [
         "typed",
         "sweeps",
     },
+    {"checked", "constructors"},
     {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers", "speech"},
     {"world"},
-    {"errors", "processors", "limits"},
+    {"errors", "processors", "limits", "visible"},
 ]
 
 

@@ -205,6 +205,13 @@ def test_checkpoints_that_not_all_ranks_have_are_told_and_nothing_is_thrown_away
         assert "none for rank 1" in rank["unequal"]
 
 
+def test_a_checkpoint_that_does_not_fit_on_one_rank_is_used_by_none_and_the_one_before_it_by_all(found):
+    for (whole, stopped, resumed), aside in (rank["foreign"] for rank in found):
+        assert stopped is None
+        assert resumed == whole
+        assert aside == ["epoch00001-step0000003.damaged"]
+
+
 def test_a_first_checkpoint_that_a_kill_left_to_some_ranks_is_none(found):
     assert [tuple(rank["cut_short"]) for rank in found] == [(None, [])] * RANKS
 

@@ -111,6 +111,13 @@ def remove(model: nn.Module, masks: Masks) -> dict[str, list[int]]:
 
 def resize(model: nn.Module, left: Mapping[str, Sequence[int]]) -> None:
     """Give a network the shapes that `remove` returned; which channels those are is for the tensors to say."""
+    there = dict(weighted(model))
+    for name, counts in left.items():
+        if name not in there:
+            raise InputError(f"{name!r} names no convolution or linear layer")
+        outputs, inputs = there[name].weight.shape[:2]
+        if not all(type(count) is int and 1 <= count <= full for count, full in zip(counts, (inputs, outputs), strict=True)):
+            raise InputError(f"{name} cannot be left with {counts} of its {inputs} inputs and {outputs} outputs")
     for channels in followed(model):
         (count,) = {left[name][1] for name in channels.writers} or {None}
         if count is None or count == channels.count:

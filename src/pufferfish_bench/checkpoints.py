@@ -22,7 +22,7 @@ DIGEST = hashlib.sha256().digest_size
 
 
 class Damaged(ValueError):
-    """A checkpoint whose checksum does not hold."""
+    """A checkpoint that cannot be used: its checksum does not hold, or what it holds does not fit the run."""
 
 
 class Checkpoints:
@@ -41,7 +41,7 @@ class Checkpoints:
     def save(self, shared: dict[str, Any], local: dict[str, Any]) -> Path:
         """Write a checkpoint or, if anything goes wrong, change nothing: rank 0 what is the same everywhere, all their own."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"epoch{shared['epoch']:05d}-step{shared['step']:07d}.pt"
+        path = self.directory / name(shared)
         write(path, {"shared": shared if self.world.rank == 0 else None, "local": local})
         self.world.barrier()  # the oldest goes when every rank has the newest
         if self.world.size > 1:
@@ -55,13 +55,11 @@ class Checkpoints:
         whole = {}
         for path in reversed(self.paths()):
             try:
-                whole[path.name] = read(path)
+                whole[path.name] = halves(path, first=self.world.rank == 0)
                 if self.world.size == 1:
                     break
             except Damaged as damage:
-                aside = path.rename(path.with_suffix(".damaged"))
-                before = "falling back on the one before it" if self.paths() else "there is none before it: starting anew"
-                log.warning(f"{damage} (now {aside.name}); {before}")
+                self.set_aside(path, str(damage))
         everywhere = self.world.gather(list(whole))
         common = set.intersection(*map(set, everywhere))
         once_whole = self.once_whole.exists() or len(self.paths()) > 1  # a second one is begun when all ranks have the first
@@ -82,7 +80,17 @@ class Checkpoints:
         for path in self.paths():  # of a step that not all ranks have saved, and that is about to be trained again
             if path.name > newest:
                 path.unlink()
-        return self.world.share(whole[newest]["shared"]) | whole[newest]["local"]
+        return whole[newest]["local"] | self.world.share(whole[newest]["shared"])
+
+    def reject(self, saved: dict[str, Any], why: str) -> None:
+        """Set aside a checkpoint that `load` returned and that does not fit the run; called on all ranks."""
+        path = self.directory / name(saved)
+        self.set_aside(path, f"checkpoint {path} is damaged: {why}")
+
+    def set_aside(self, path: Path, damage: str) -> None:
+        aside = path.rename(path.with_suffix(".damaged"))
+        before = "falling back on the one before it" if self.paths() else "there is none before it: starting anew"
+        log.warning(f"{damage} (now {aside.name}); {before}")
 
 
 class HashingWriter(io.RawIOBase):
@@ -127,12 +135,38 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def read(path: Path | str) -> dict[str, Any]:
-    """The state under `path`, as tensors on the CPU and plain data."""
+    """The state under `path`, as tensors on the CPU and plain data; Damaged if it cannot be read."""
     content = Path(path).read_bytes()
     payload, digest = memoryview(content)[:-DIGEST], content[-DIGEST:]
     if len(content) <= DIGEST or hashlib.sha256(payload).digest() != digest:
         raise Damaged(f"checkpoint {path} is damaged")
-    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    try:
+        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a foreign file may fail in any way: as a pickle, as an archive, as a tensor
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Damaged(f"checkpoint {path} is damaged: {reason}") from error
+
+
+def name(shared: dict[str, Any]) -> str:
+    """The file of a checkpoint: its epoch and its step."""
+    return f"epoch{shared['epoch']:05d}-step{shared['step']:07d}.pt"
+
+
+def halves(path: Path, *, first: bool) -> dict[str, Any]:
+    """The two halves of the checkpoint under `path`; what is the same on all ranks is in that of the first one."""
+    state = read(path)
+    if not isinstance(state, dict) or not {"shared", "local"} <= set(state) or not isinstance(state["local"], dict):
+        raise Damaged(f"checkpoint {path} is damaged: it is not what a run writes")
+    shared = state["shared"]
+    if first:
+        place = [shared.get(key) for key in ("epoch", "step")] if isinstance(shared, dict) else [None]
+        if not all(type(number) is int and number >= 0 for number in place):
+            raise Damaged(f"checkpoint {path} is damaged: it has no epoch and step")
+        if name(shared) != path.name:
+            raise Damaged(f"checkpoint {path} is damaged: it says epoch {shared['epoch']}, step {shared['step']}")
+    return state
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -130,7 +130,10 @@ class Surgery:
         raise NotImplementedError
 
     def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
-        """Give `model` the structure that `done` describes; its tensors are loaded afterwards."""
+        """Give `model` the structure that `done` describes; its tensors are loaded afterwards.
+
+        `done` may come from a file that somebody else wrote: a ValueError or LookupError says that it does not fit the model.
+        """
         raise NotImplementedError
 
 
@@ -234,6 +237,7 @@ class Run:
     tally: Tally = field(default_factory=Tally)
     operations: list[dict[str, Any] | None] = field(default_factory=list)  # what each phase's surgery did, if it had one
     parameters: int = 0
+    trainable_parameters: int = 0
     macs: int = 0
     conclusion: Conclusion = field(default_factory=Conclusion)
 

@@ -12,7 +12,12 @@ from pufferfish_bench.recurrent import LSTM, LowRankLSTM
 
 
 def parameters(model: nn.Module) -> int:
-    """Trainable numbers; a shared tensor counts once."""
+    """All parameters, trained or frozen; a shared tensor counts once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def trainable_parameters(model: nn.Module) -> int:
+    """Those of `parameters` that are trained."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 

@@ -22,12 +22,12 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from pufferfish_bench import composition, processors, run_directory  # noqa: F401  (Hydra composes with its checks)
+from pufferfish_bench import checked, composition, processors, run_directory  # noqa: F401  (Hydra composes with its checks)
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.preflight import arguments_of, check_groups, check_rates, check_reducer, refuse_nonsense
-from pufferfish_bench.records import RUN, closing, read_json
+from pufferfish_bench.records import closing
 from pufferfish_bench.settings import Settings, check, conditions, config_dir, fully_low_rank, identity, settings_of, together
-from pufferfish_bench.speech import RANK, VERSION, complain, console, speak_up, spoken_errors
+from pufferfish_bench.speech import RANK, VERSION, complain, console, say, speak_up, spoken_errors
 from pufferfish_bench.sweeps import Sweep
 
 sweep = Sweep()
@@ -89,7 +89,7 @@ def train_one(config: DictConfig) -> None:
 
 def train_in(directory: Path, config: DictConfig) -> None:
     settings = settings_of(config)
-    console.print(f"[bold]{settings['name']}[/]  ->  {directory}", highlight=False, soft_wrap=True)
+    say(f"{settings['name']}  ->  {directory}", style="bold")
     if RANK == 0 and config.workers == 1 and run_directory.finished(directory, settings):
         show_summary(directory)  # at once, without torch
         return
@@ -250,7 +250,9 @@ def show_summary(directory: Path) -> None:
     """The closing words of a finished run; other ranks may not see its files."""
     if RANK:
         return
-    console.print(closing(read_json(directory / RUN)["summary"], directory), highlight=False, soft_wrap=True)
+    with checked.asking(directory):
+        record, rows = checked.read(directory)
+        say(closing(record["summary"], directory, checked.missing_epochs(record, rows)), lines=True)
 
 
 def run() -> None:

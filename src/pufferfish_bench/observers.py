@@ -1,5 +1,6 @@
 """Those who look on: the record on disk, TensorBoard, and the person at the terminal."""
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pufferfish_bench import records
+from pufferfish_bench import checked, records
 from pufferfish_bench.core import Observer, Run
+from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import EPOCHS, RUN, Row
-from pufferfish_bench.speech import about
+from pufferfish_bench.speech import about, say
+from pufferfish_bench.visible import visible
 
 PATIENCE = 20  # seconds after its first step that a probe goes on at most, and then to the end of the step
 INTERVAL = 30  # seconds at most without a line where there is no terminal, but for steps that take longer
@@ -20,6 +23,9 @@ INSTEAD = {"paper": "profile=cpu is the paper in miniature (minutes), profile=sm
 Clock = Callable[[], float]
 
 CONDITIONS = ("commit", "dirty", "versions", "hardware", "data", "world_size", "network")
+
+
+log = logging.getLogger(__name__)
 
 
 class Recorder(Observer):
@@ -31,9 +37,8 @@ class Recorder(Observer):
         self.rows: list[Row] = []
 
     def run_started(self, run: Run) -> None:
-        path = self.directory / RUN
         self.manifest["plan"] = [{"phase": phase.name, "epochs": [phase.epochs.start, phase.epochs.stop]} for phase in run.plan]
-        earlier = records.read_json(path) if path.exists() else {}
+        earlier = checked.read_run(self.directory, needs=()) if (self.directory / RUN).exists() else {}
         self.manifest["started"] = earlier.get("started", records.now())
         self.manifest["resumed"] = earlier.get("resumed", [])
         if run.epoch or run.step:
@@ -42,9 +47,23 @@ class Recorder(Observer):
             self.manifest |= {key: earlier[key] for key in changed if key in earlier}
             self.manifest["resumed"].append({"epoch": run.epoch, "step": run.step, "time": records.now(), **changed})
         # rows of epochs that the checkpoint does not know are about to be trained again
-        self.rows = [row for row in records.read_rows(self.directory / EPOCHS) if row["epoch"] < run.epoch]
+        self.rows = [row for row in checked.read_rows(self.directory) if row["epoch"] < run.epoch]
+        self.check_rows(run)
         records.rewrite_rows(self.directory / EPOCHS, self.rows)
         self.write(run)
+
+    def check_rows(self, run: Run) -> None:
+        """Rows that are gone cannot be had again: the record says which, and so do we."""
+        missing = sorted({*range(run.epoch)} - {row["epoch"] for row in self.rows})
+        if not missing:
+            return
+        if not self.rows and run.epoch == run.epochs:
+            raise InputError(
+                f"all {run.epoch} epochs are trained, but {self.directory / EPOCHS} has no row of any: bring it back, or move "
+                "the directory away to start anew"
+            )
+        self.manifest["incomplete"] = missing
+        log.warning(f"the record in {self.directory} is {records.without_rows(missing)}")
 
     def phase_started(self, run: Run) -> None:
         self.write(run)
@@ -98,8 +117,8 @@ class Terminal(Observer):
         self.interval = interval
         self.said = time.monotonic()
         self.progress = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.1f} steps/s  {task.fields[metric]}"),
+            TextColumn("{task.description}", style="bold", markup=False), BarColumn(), MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.1f} steps/s  {task.fields[metric]}", markup=False),
             TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self.rows: list[Row] = []
@@ -120,8 +139,7 @@ class Terminal(Observer):
         if operation and operation["epoch"] == run.epoch and run.step == 0:
             layers = operation.get("layers", {})
             self.say(
-                f"phase {run.phase.name}: {len(layers)} layers changed in {operation['seconds']:.2f} s; "
-                f"{run.parameters:,} parameters, {run.macs:,} MACs"
+                f"phase {run.phase.name}: {len(layers)} layers changed in {operation['seconds']:.2f} s; {sizes(run)}"
                 + (f", {operation['nonzero_parameters']:,} not zero" if "nonzero_parameters" in operation else "")
             )
             if "note" in operation:
@@ -129,7 +147,7 @@ class Terminal(Observer):
             for layer, reason in operation.get("left", {}).items():
                 self.say(f"  left alone: {layer}: {reason}")
         else:
-            self.say(f"phase {run.phase.name}: {run.parameters:,} parameters, {run.macs:,} MACs")
+            self.say(f"phase {run.phase.name}: {sizes(run)}")
 
     def step_ended(self, run: Run) -> None:
         if self.progress.disable:
@@ -143,7 +161,7 @@ class Terminal(Observer):
         self.progress.update(
             self.bar,
             advance=1,
-            description=f"epoch {run.epoch + 1}/{run.epochs} {run.phase.name}",
+            description=visible(f"epoch {run.epoch + 1}/{run.epochs} {run.phase.name}"),
             loss=run.tally.mean_loss(),
             rate=self.progress.tasks[0].speed or 0.0,
             metric=f"{self.metric} {self.rows[-1][self.metric]:.2f}" if self.rows else "",
@@ -174,7 +192,12 @@ class Terminal(Observer):
 
     def say(self, text: str) -> None:
         self.said = time.monotonic()
-        self.console.print(text, highlight=False, soft_wrap=True)
+        say(text, self.console)
+
+
+def sizes(run: Run) -> str:
+    trained = records.frozen({"parameters": run.parameters, "trainable_parameters": run.trainable_parameters})
+    return f"{run.parameters:,} parameters{f' ({trained})' if trained else ''}, {run.macs:,} MACs"
 
 
 class SlowRun(Observer):

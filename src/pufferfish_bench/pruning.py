@@ -63,7 +63,10 @@ class Queue:
         return {"masks": self.masks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.masks = state["masks"]
+        masks = state["masks"]
+        if len(masks) > self.length or not all(isinstance(mask, Tensor) for entry in masks for mask in entry.values()):
+            raise ValueError(f"not {self.length} masks at most")
+        self.masks = masks
 
 
 def without_smallest(weights: Mapping[str, Tensor], masks: Masks, share: float) -> Masks:

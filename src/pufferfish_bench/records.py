@@ -3,9 +3,11 @@
 import datetime
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pufferfish_bench.visible import visible
 
 RUN, EPOCHS = "run.json", "epochs.jsonl"
 # of a step, in their order; those that a run does not have are not in its record
@@ -83,9 +85,9 @@ def summarise(rows: list[Row], *, metric: str, higher_is_better: bool) -> Row:
         "best_epoch": best["epoch"],
         "loss": last["loss"],
         "parameters": last["parameters"],
-        **({"nonzero_parameters": last["nonzero_parameters"]} if "nonzero_parameters" in last else {}),
+        **{key: last[key] for key in ("trainable_parameters", "nonzero_parameters") if key in last},
         "macs": last["macs"],
-        "epochs": len(rows),
+        "epochs": last["epoch"] + 1,
         "seconds": sum(row["seconds"] for row in rows),
         "seconds_per_epoch": timed / steps * last["steps"] if steps else last["seconds"],
         "bytes_per_step": sum(size for _, size in last["messages"]),
@@ -105,16 +107,31 @@ def others(figures: Row, metric: str) -> Row:
     return {name: value for name, value in figures.items() if name.startswith(("test_", "val_", "train_")) and name != metric}
 
 
-def closing(summary: dict[str, Any], directory: Path) -> str:
+def frozen(figures: Mapping[str, Any]) -> str:
+    """How many of the parameters are trained, where that is not all of them; older records do not say."""
+    trained = figures.get("trainable_parameters", figures["parameters"])
+    return f"{trained:,} trained" if trained != figures["parameters"] else ""
+
+
+def without_rows(missing: Sequence[int]) -> str:
+    """What is wrong with a record that lacks the rows of some epochs."""
+    shown = ", ".join(str(epoch + 1) for epoch in missing[:5]) + ", ..." * (len(missing) > 5)
+    epochs = f"epoch{'s' * (len(missing) > 1)} {shown}"
+    return f"incomplete: {EPOCHS} has no row of {epochs}, so best and total times are of the others"
+
+
+def closing(summary: dict[str, Any], directory: Path, incomplete: Sequence[int] = ()) -> str:
     """The summary of a finished run as a person reads it."""
     metric = summary["metric"]
-    left = f" ({summary['nonzero_parameters']:,} not zero)" if "nonzero_parameters" in summary else ""
-    further = "".join(f"{name} {value:.2f}, " for name, value in others(summary, metric).items())
+    nonzero = f"{summary['nonzero_parameters']:,} not zero" if "nonzero_parameters" in summary else ""
+    remarks = ", ".join(filter(None, (nonzero, frozen(summary))))
+    left = f" ({remarks})" if remarks else ""
+    further = "".join(f"{visible(name)} {value:.2f}, " for name, value in others(summary, metric).items())
     return (
-        f"finished: {metric} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
+        f"finished: {visible(metric)} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
         f"{summary['best_epoch'] + 1}), {further}{summary['parameters']:,} parameters{left}, {summary['macs']:,} MACs, "
         f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['seconds']:.0f} s of training\n"
-        f"{bars(summary)}files:    {directory}"
+        f"{bars(summary)}{without_rows(incomplete) + chr(10) if incomplete else ''}files:    {visible(str(directory))}"
     )
 
 
@@ -129,5 +146,5 @@ def bars(summary: dict[str, Any]) -> str:
     lines = [f"a step:   {1000 * whole:.1f} ms{sent}\n"]
     for section, seconds in step.items():
         bar = "\N{FULL BLOCK}" * round(BAR * seconds / longest)
-        lines.append(f"  {section:<12}{1000 * seconds:>9.1f} ms {100 * seconds / whole:>5.1f} %  {bar}".rstrip() + "\n")
+        lines.append(f"  {visible(section):<12}{1000 * seconds:>9.1f} ms {100 * seconds / whole:>5.1f} %  {bar}".rstrip() + "\n")
     return "".join(lines)

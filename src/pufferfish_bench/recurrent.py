@@ -15,12 +15,15 @@ State = tuple[Tensor, Tensor]  # h and c, each (batch, hidden)
 
 
 class LSTM(nn.LSTM):
-    """One layer of torch's fused LSTM with one bias for each gate: the second is held at zero and not trained."""
+    """One layer of torch's fused LSTM with one bias for each gate: the second is a buffer of zeros, not a parameter."""
 
     def __init__(self, inputs: int, hidden: int, **like: Any):
         super().__init__(inputs, hidden, **like)
+        zeros = torch.zeros_like(self.bias_hh_l0.detach())
+        del self.bias_hh_l0
+        self.register_buffer("bias_hh_l0", zeros)  # under the same name in a state_dict
+        self._init_flat_weights()  # torch hands this list to its kernels: it must hold the buffer
         with torch.no_grad():
-            self.bias_hh_l0.requires_grad_(False).zero_()
             self.bias_ih_l0.zero_()
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:

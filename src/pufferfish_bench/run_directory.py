@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pufferfish_bench import checked
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import RUN, read_json
+from pufferfish_bench.records import RUN
 from pufferfish_bench.settings import with_later
+from pufferfish_bench.visible import visible
 
 
 def finished(directory: Path, settings: dict[str, Any]) -> bool:
     """Whether the directory holds this run, done; a run with other settings is refused."""
-    path = directory / RUN
-    if not path.exists():
+    if not (directory / RUN).exists():
         return False
     try:
-        record = read_json(path)
-        earlier = record["settings"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error!r}); move the directory away to start anew") from None
-    found = differences(with_later(earlier), settings)
+        record = checked.read_run(directory)
+    except InputError as error:
+        raise InputError(f"{error}; move the directory away to start anew") from None
+    found = differences(with_later(record["settings"]), settings)
     if found:
         raise InputError(
             f"{directory} holds a run with other settings ({'; '.join(found)}); leave run_dir out, or give another one"
@@ -32,7 +32,7 @@ def finished(directory: Path, settings: dict[str, Any]) -> bool:
 def differences(earlier: Any, now: Any, key: str = "") -> list[str]:
     """The settings in which two runs differ, each as `key: earlier -> now`."""
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
-        return [] if earlier == now else [f"{key}: {earlier} -> {now}"]
+        return [] if earlier == now else [visible(f"{key}: {earlier} -> {now}")]
     absent = "(none)"
     return [
         difference

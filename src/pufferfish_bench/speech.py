@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.text import Text
 
 import pufferfish_bench
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.visible import visible
 
 VERSION = f"pufferfish-bench {pufferfish_bench.__version__}"  # what every command answers to --version
 
@@ -80,7 +82,15 @@ def about(seconds: float) -> str:
 
 
 def complain(message: str) -> None:
-    complaints.print(f"rank {RANK}: {message}" if RANK else message, highlight=False, markup=False, soft_wrap=True)
+    say(f"rank {RANK}: {message}" if RANK else message, complaints, lines=True)
+
+
+def say(words: str, to: Console = console, *, lines: bool = False, style: str = "") -> None:
+    """Print words as they are: brackets are no markup, and what would steer the terminal is spelt out.
+
+    With `lines` a line break stays one; who gives names of others in them makes those visible before.
+    """
+    to.print(Text(visible(words, lines=lines), style), highlight=False, soft_wrap=True)
 
 
 def speak_up() -> None:

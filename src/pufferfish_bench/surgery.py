@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from pufferfish_bench.checkpoints import fingerprint
-from pufferfish_bench.core import Operation, Run
+from pufferfish_bench.checkpoints import Damaged, fingerprint
+from pufferfish_bench.core import Operation, Phase, Run
 from pufferfish_bench.errors import InputError
 
 
@@ -53,9 +53,22 @@ def carry(run: Run, carried: dict[str, dict[str, Any]]) -> None:
 
 def replay(run: Run, done: dict[str, Any] | None) -> None:
     """Give the model the structure that the phase's surgery gave it before; its tensors are loaded afterwards."""
-    if run.phase.enter:
-        run.phase.enter.replay(run.model, done)
+    replay_phase(run.phase, run.model, done)
     run.operations.append(done)
+
+
+def replay_phase(phase: Phase, model: nn.Module, done: Any) -> None:
+    """Replay what a checkpoint says of a phase's surgery; Damaged if the model cannot have been changed so."""
+    if phase.enter is None:
+        if done is not None:
+            raise Damaged(f"phase {phase.name} begins with an operation that it does not have")
+        return
+    if not isinstance(done, dict) or not isinstance(done.get("layers", {}), dict):
+        raise Damaged(f"the operation of phase {phase.name} is missing or not of its kind")
+    try:
+        phase.enter.replay(model, done)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(f"the operation of phase {phase.name} does not fit the model ({error})") from error
 
 
 def agree(run: Run, moment: str) -> str:

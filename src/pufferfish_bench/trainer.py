@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from pufferfish_bench.checkpoints import Checkpoints
 from pufferfish_bench.core import Method, Observer, Reducer, Run, Tally, Task
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.precision import FullPrecision
+from pufferfish_bench.resume import resumed
 from pufferfish_bench.schedules import Clock
 from pufferfish_bench.stopwatch import Stopwatch, over_ranks
 from pufferfish_bench.world import World
@@ -67,19 +69,23 @@ class Trainer:
 
     def fit(self, *, world: World, task: Task, model: nn.Module) -> Run:
         """Train to the end of the plan, from the newest checkpoint if there is one."""
-        watch = Stopwatch(device=world.device, untimed_steps=self.untimed_steps)
-        run = Run(world=world, task=task, model=model, watch=watch, plan=self.method.plan(self.epochs, model))
+        run = self.fresh(world, task, model)
         surgery.agree(run, "after the model was built: are the settings and the code the same everywhere?")
-        saved = self.checkpoints.load()
-        if saved:
-            run.epoch, run.step = saved["epoch"], saved["step"]
+        run = resumed(
+            run,
+            checkpoints=self.checkpoints,
+            method=self.method,
+            precision=self.precision,
+            fresh=partial(self.fresh, world, task),
+            begin=self.begin,
+        )
         try:
             self.tell("run_started", run)
-            for index in range(len(run.plan)):
+            for index in range(run.phase_index, len(run.plan)):
                 run.phase_index = index
-                self.enter_phase(run, saved)
-                if saved is None or index >= saved["phase"]:
-                    self.train_phase(run)
+                if len(run.operations) == index:  # a checkpoint is inside a phase
+                    self.enter_phase(run)
+                self.train_phase(run)
             surgery.agree(run, "at the end")
             with torch.no_grad(), self.precision.autocast():
                 run.conclusion = run.task.conclude(run.model.eval())
@@ -90,20 +96,18 @@ class Trainer:
                 observer.closed()
         return run
 
-    def enter_phase(self, run: Run, saved: dict[str, Any] | None) -> None:
-        """Bring the model to the start of a phase, or to where the checkpoint left it, or past a phase that is over."""
-        if saved is None or run.phase_index > saved["phase"]:
-            run.phase_start = run.epoch
-            self.seed_all(run, moment="phase")
-            carried = surgery.operate(run)
-            self.let_go(run)
-            self.begin(run)
-            surgery.carry(run, carried)
-            return
-        surgery.replay(run, saved["operations"][run.phase_index])
-        if run.phase_index == saved["phase"]:
-            self.begin(run)
-            snapshot.restore(run, self.method, self.precision, saved)
+    def fresh(self, world: World, task: Task, model: nn.Module) -> Run:
+        watch = Stopwatch(device=world.device, untimed_steps=self.untimed_steps)
+        return Run(world=world, task=task, model=model, watch=watch, plan=self.method.plan(self.epochs, model))
+
+    def enter_phase(self, run: Run) -> None:
+        """Bring the model to the start of a phase."""
+        run.phase_start = run.epoch
+        self.seed_all(run, moment="phase")
+        carried = surgery.operate(run)
+        self.let_go(run)
+        self.begin(run)
+        surgery.carry(run, carried)
 
     def let_go(self, run: Run) -> None:
         """Nothing holds on to parameters that are gone, or to the buffers of their gradients."""
@@ -116,6 +120,7 @@ class Trainer:
         run.reducer = (run.phase.reducer or self.reducer)(world=run.world, watch=run.watch)
         run.module = run.reducer.attach(self.wrap(run.model))
         run.parameters = counting.parameters(run.model)
+        run.trainable_parameters = counting.trainable_parameters(run.model)
         run.macs = counting.macs(run.model, *self.sample)[""]
         run.watch.phase_started()
         machine.forget_peak_memory(run.world.device)
@@ -171,6 +176,7 @@ class Trainer:
             **seconds,
             "evaluation_seconds": evaluation_seconds,
             "parameters": run.parameters,
+            "trainable_parameters": run.trainable_parameters,
             "macs": run.macs,
             "peak_memory": machine.peak_memory(run.world.device),
         }

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pufferfish_bench import checked
 from pufferfish_bench.bench import interleaved
 from pufferfish_bench.decoding import translate
-from pufferfish_bench.records import RUN, read_json
+from pufferfish_bench.records import RUN
 from pufferfish_bench.report import tables
 from pufferfish_bench.speech import spoken_errors
 from pufferfish_bench.tasks import multi30k
@@ -28,7 +29,7 @@ PARTS, PASSES = 5, 2  # turns that make up the whole; how often it is translated
 
 def measure(directory: Path, folder: Path, *, out: Path, rounds: int, batch_size: int = 100, parts: int = PARTS) -> None:
     """Print the table and write the figures to `out`; `batch_size` is how many sentences are translated at once."""
-    record = read_json(directory / RUN)
+    record = checked.read_run(directory)
     dataset = record["settings"]["dataset"]
     sources = multi30k.corpus(folder, vocabulary=dataset["vocabulary"], longest=dataset["longest"], cache=None).test.source
     model = restored(directory, record)

@@ -13,10 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pufferfish_bench import checked
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.namespaces import MOST_HOSTS
 from pufferfish_bench.netlab import bits_per_second
-from pufferfish_bench.records import RUN, keep, read_json
+from pufferfish_bench.records import RUN, keep
 from pufferfish_bench.report import breakdown, whatif
 from pufferfish_bench.speech import spoken_errors
 
@@ -63,8 +64,9 @@ def work(method: str, hosts: int, cap: str, steps: int) -> Path:
 
 def done(folder: Path, images: int | None = None) -> bool:
     """Whether there is a finished run; where a number of images is asked for, of so many."""
-    kept = read_json(folder / RUN) if (folder / RUN).is_file() else {}
-    return "finished" in kept and images in (None, kept["settings"]["dataset"]["train_images"])
+    kept = checked.read_run(folder) if (folder / RUN).is_file() else {}
+    with checked.asking(folder):
+        return "finished" in kept and images in (None, kept["settings"]["dataset"]["train_images"])
 
 
 def host_counts(words: str) -> list[int]:

@@ -108,7 +108,10 @@ class LTH(Method):
         return {"start": self.start}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.start = state["start"]
+        start = state["start"]
+        if start is not None and not all(isinstance(tensor, Tensor) for tensor in start.values()):
+            raise ValueError("start does not hold tensors")
+        self.start = start
 
 
 class Remember(Surgery):
@@ -146,8 +149,11 @@ class PruneAndRewind(Surgery):
         return Operation({"layers": kept, "nonzero_parameters": counting.parameters(model) - pruned})
 
     def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
+        layers = dict(convolutions(model))
         for name in done["layers"]:
-            layer = model.get_submodule(name)
+            if name not in layers:
+                raise InputError(f"{name!r} names no convolution")
+            layer = layers[name]
             layer.register_buffer(MASK, torch.ones_like(layer.weight, dtype=torch.bool))
 
 

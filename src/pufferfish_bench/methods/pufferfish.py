@@ -147,8 +147,11 @@ class Warmth:
         return {"first": self.first, "last": self.last, "seen": self.seen, "masks": self.masks.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.first, self.last, self.seen = state["first"], state["last"], state["seen"]
+        for row in (state["first"], state["last"], *state["seen"]):
+            if not all(isinstance(value, int | float) for value in row.values()):
+                raise ValueError("what was seen of the warm-up is not numbers")
         self.masks.load_state_dict(state["masks"])
+        self.first, self.last, self.seen = state["first"], state["last"], state["seen"]
 
 
 class FactoriseBySVD(Surgery):
@@ -173,7 +176,9 @@ class FactoriseBySVD(Surgery):
         return low_rank.factorise(model, ranks)
 
     def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
-        low_rank.restructure(model, {name: int(layer["rank"]) for name, layer in done["layers"].items()})
+        ranks = {name: layer["rank"] for name, layer in done["layers"].items()}
+        check_ranks(model, ranks)
+        low_rank.restructure(model, ranks)
 
 
 class FactoriseAtRandom(FactoriseBySVD):
@@ -181,6 +186,17 @@ class FactoriseAtRandom(FactoriseBySVD):
 
     def change(self, model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
         return low_rank.restructure(model, ranks, getattr(model, "initialise", None))
+
+
+def check_ranks(model: nn.Module, ranks: Mapping[str, Any]) -> None:
+    """Refuse names of layers that cannot be factored, and ranks that are not whole numbers up to the full one."""
+    layers = dict(low_rank.factorable(model))
+    for name, rank in ranks.items():
+        if name not in layers:
+            raise InputError(f"{name!r} names no layer that can be factored")
+        full = min(low_rank.unrolled(layers[name]))
+        if type(rank) is not int or not 1 <= rank <= full:
+            raise InputError(f"rank {rank!r} of {name} is not a whole number in 1..{full}")
 
 
 STARTS = {"svd": FactoriseBySVD, "random": FactoriseAtRandom}

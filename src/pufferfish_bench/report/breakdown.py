@@ -162,6 +162,7 @@ def main(words: Sequence[str]) -> None:
     console = Console()
     with spoken_errors():
         runs = measured.read(given.runs, phase=given.phase)
+        measured.check_timed(runs)
         shown = sheets(runs)
         for sheet in shown:
             sheet.show(console)

@@ -36,6 +36,7 @@ STYLE = {
     "legend.frameon": False,
     "figure.constrained_layout.w_pad": 0.15,  # inches: the outermost tick labels are not cut
     "savefig.dpi": 150,
+    "text.parse_math": False,  # a $ in a name is a $
 }
 
 
@@ -67,7 +68,7 @@ def title(words: str) -> str:
 def write_at_foot(figure: Figure, words: str) -> None:
     """Small words at the bottom left: what the picture was made of."""
     lines = textwrap.fill(words, int(LETTERS_AN_INCH * figure.get_figwidth()))
-    figure.supxlabel(lines, x=0.01, ha="left", fontsize=SMALL, color="#555555", parse_math=False)  # a $ in a name is a $
+    figure.supxlabel(lines, x=0.01, ha="left", fontsize=SMALL, color="#555555")
 
 
 def look(number: int) -> dict[str, str]:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from pufferfish_bench import checked
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import EPOCHS, RUN, others
+from pufferfish_bench.records import EPOCHS, RUN, frozen, others
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.measured import load, short_names
 from pufferfish_bench.report.quantities import in_all
 from pufferfish_bench.settings import with_later
-from pufferfish_bench.speech import VERSION, spoken_errors
+from pufferfish_bench.speech import VERSION, say, spoken_errors
 
 SPEED = "times as fast"
 FIGURES = ("parameters", "MACs", "seconds an epoch", "in all", SPEED, "metric", "last", "best", "further")
@@ -90,11 +90,11 @@ def compare(directories: Sequence[Path]) -> tuple[Table, list[str], str]:
     unequal = len({length for length in lengths if length is not None}) > 1
     if unequal:
         columns["epochs"] = ["" if length is None else str(length) for length in lengths]
-    table = tables.table("run", *map(escape, columns), *FIGURES, left=(0, len(columns) + 1 + FIGURES.index("metric")))
+    table = tables.table("run", *columns, *FIGURES, left=(0, len(columns) + 1 + FIGURES.index("metric")))
     for place, (directory, (record, rows)) in enumerate(zip(directories, loaded, strict=True)):
-        own = [escape(found[place]) for found in columns.values()]
-        figures = figures_of(directory, record, rows, *loaded[0])
-        table.add_row(escape(names[place]), *own, *map(escape, figures))
+        own = [found[place] for found in columns.values()]
+        incomplete = " (incomplete)" * bool(record.get("summary") and checked.missing_epochs(record, rows))
+        table.add_row(names[place] + incomplete, *own, *figures_of(directory, record, rows, *loaded[0]))
     note = f"{SPEED}: the seconds of the first run divided by those of this one, all epochs and surgeries of each."
     if unequal:
         note += f" {UNEQUAL} This run has another number of epochs than the first."
@@ -109,12 +109,12 @@ def figures_of(directory: Path, record: dict, rows: list, first: dict, first_row
             return ["not finished", *[""] * (len(FIGURES) - 1)]
         if not rows:
             raise InputError(f"the run in {directory} is finished, but {EPOCHS} is missing or empty")
-        seconds, metric = in_all(record, rows), summary["metric"]
+        seconds, metric, trained = in_all(record, rows), summary["metric"], frozen(summary)
         speed = ""
         if "summary" in first:
             speed = f"{in_all(first, first_rows) / seconds:.2f}x" + UNEQUAL * (len(rows) != len(first_rows))
         return [
-            f"{summary.get('nonzero_parameters', summary['parameters']):,}",
+            f"{summary.get('nonzero_parameters', summary['parameters']):,}" + (f" ({trained})" if trained else ""),
             f"{summary['macs']:,}",
             f"{summary['seconds_per_epoch']:.1f}",
             f"{seconds:.0f}",
@@ -155,9 +155,9 @@ def main(words: Sequence[str]) -> None:
         directories = directories_of(given.runs)
         table, dispensable, note = compare(directories)
         tables.show(table, console, dispensable=dispensable)
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        say(note, console)
         for directory in directories:
-            console.print(f"files: {directory}", highlight=False, markup=False, soft_wrap=True)
+            say(f"files: {directory}", console)
 
 
 def run() -> None:

@@ -10,11 +10,11 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from pufferfish_bench import counting, low_rank
-from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import RUN, read_json
+from pufferfish_bench import checked, counting, low_rank
+from pufferfish_bench.records import frozen, without_rows
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.numbers import paper_numbers, rounded
+from pufferfish_bench.speech import say
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ def describe(
     for net, model in nets.items():
         totals[net] = {
             "parameters": counting.parameters(model),
+            "trainable_parameters": counting.trainable_parameters(model),
             "macs": counting.macs(model, *example)[""],
             "macs_as_in_paper": counting.macs_as_in_paper(with_late_strides(model), *example) if modular else None,
             "macs_as_in_paper_early_strides": counting.macs_as_in_paper(model, *example) if modular else None,
@@ -110,10 +111,15 @@ def enclosing(layer: str) -> Iterator[str]:
 
 def show_run(directory: Path, console: Console) -> None:
     """What the surgeries of a run did to its layers, and when."""
-    if not (directory / RUN).is_file():
-        raise InputError(f"there is no run in {directory}")
-    record = read_json(directory / RUN)
-    console.print(f"[bold]{record['settings']['name']}[/]", highlight=False)
+    record, rows = checked.read(directory)
+    with checked.asking(directory):
+        show_record(record, console)
+        if missing := checked.missing_epochs(record, rows):
+            say(f"the record is {without_rows(missing)}", console)
+
+
+def show_record(record: Mapping[str, Any], console: Console) -> None:
+    say(record["settings"]["name"], console, style="bold")
     for operation in record["operations"]:
         layers = operation["layers"]
         figures = list(dict.fromkeys(figure for layer in layers.values() for figure in layer))
@@ -122,26 +128,27 @@ def show_run(directory: Path, console: Console) -> None:
             title += f", the first is {next(iter(layers))}"  # the paper's K
         shown = tables.table("layer", *figures, title=title)
         for name, layer in layers.items():
-            values = (layer.get(figure, "") for figure in figures)
-            shown.add_row(name, *(f"{value:.4g}" if isinstance(value, float) else f"{value:,}" for value in values))
+            values = (layer.get(figure) for figure in figures)
+            shown.add_row(name, *("" if v is None else f"{v:.4g}" if isinstance(v, float) else f"{v:,}" for v in values))
         tables.show(shown, console)
         if "note" in operation:
-            console.print(operation["note"], highlight=False)
+            say(operation["note"], console)
         for layer, reason in operation.get("left", {}).items():
-            console.print(f"left alone: {layer or 'the model itself'}: {reason}", highlight=False)
+            say(f"left alone: {layer or 'the model itself'}: {reason}", console)
     if not record["operations"]:
-        console.print("no layer was changed", highlight=False)
+        say("no layer was changed", console)
     if "summary" in record:
         summary = record["summary"]
-        console.print(f"parameters {summary['parameters']:,}, MACs {summary['macs']:,}", highlight=False)
+        trained = f" ({frozen(summary)})" if frozen(summary) else ""
+        say(f"parameters {summary['parameters']:,}{trained}, MACs {summary['macs']:,}", console)
     ratio = record["settings"]["method"].get("prune_ratio")
     paper = paper_numbers()["table7_eb_train"].get(f"eb_{round(100 * ratio)}") if ratio else None
     if paper and record["settings"]["name"].startswith("resnet50") and "penalty" in record["settings"]["method"]:
-        console.print(
+        say(
             f"the paper's ResNet-50 on ImageNet, pruned by {ratio:.0%}: parameters {paper['params']:,}, "
             f"MACs {rounded(paper['macs'])}, top-1 {paper['top1']} %. It takes the larger of two counts where paths join; "
             "here a channel stays if any path writes it.",
-            highlight=False,
+            console,
         )
 
 
@@ -178,28 +185,28 @@ def show(description: Mapping[str, Any], console: Console) -> None:
         printed = rounded(paper["macs"]) if "macs" in paper else ""
         totals.add_row(
             net.replace("_", "-"),
-            f"{total['parameters']:,}",
+            f"{total['parameters']:,}" + (f" ({frozen(total)})" if frozen(total) else ""),
             f"{paper['params']:,}" if "params" in paper else "",
             f"{total['macs']:,}",
             *((f"{theirs:,}", rounded(theirs), printed) if modular else ()),
         )
     tables.show(layers, console, dispensable=("shape",))
     for layer, reason in description["left"].items():
-        console.print(f"left alone: {layer or 'the model itself'}: {reason}", highlight=False)
+        say(f"left alone: {layer or 'the model itself'}: {reason}", console)
     tables.show(totals, console, dispensable=("MACs, paper's way",))
-    console.print(
+    say(
         "MACs: multiply-accumulates of convolutions and matrix products for one sample (of text: one word)"
         + (f"; the paper's way adds {', '.join(description['also_counted'])}." if description["also_counted"] else "."),
-        highlight=False,
+        console,
     )
     if description["note"]:
-        console.print(description["note"], highlight=False)
+        say(description["note"], console, lines=True)
     for net, total in description["totals"].items():
         late, early = total["macs_as_in_paper"], total["macs_as_in_paper_early_strides"]
         if modular and rounded(late) != rounded(early):
-            console.print(
+            say(
                 f"{net.replace('_', '-')}: where a strided 1x1 convolution is factored, the paper's net has the stride on "
                 f"the second factor and ours on the first. It is the same function with {late - early:,} MACs fewer: "
                 f"{rounded(early)} instead of {rounded(late)}.",
-                highlight=False,
+                console,
             )

@@ -7,8 +7,11 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+from pufferfish_bench import checked
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import EPOCHS, RUN, SECTIONS, Row, read_json, read_rows
+from pufferfish_bench.records import SECTIONS, Row, without_rows
+from pufferfish_bench.speech import complain
+from pufferfish_bench.visible import visible
 
 # The parts of the paper's Figure 4, and waiting for the slowest rank, which would otherwise pass for communication.
 PARTS = {
@@ -76,10 +79,16 @@ def read(arguments: Sequence[str], *, phase: str | None = None) -> list[Measured
     """The runs that the words RUN or LABEL=RUN name, each with its label; two that cannot be told apart are refused."""
     given = [(None, word) if Path(word).exists() or "=" not in word else tuple(word.split("=", 1)) for word in arguments]
     loaded = [(label, Path(word), *load(Path(word))) for label, word in given]
-    short = short_names([experiment(record) for _, _, record, _ in loaded])
+    names = []
+    for _, directory, record, rows in loaded:
+        with checked.asking(directory):
+            names.append(experiment(record))
+        if missing := checked.missing_epochs(record, rows):
+            complain(f"warning: the record in {directory} is {without_rows(missing)}")
+    short = short_names(names)
     runs = [
-        measured(record, rows, label=label or short[experiment(record)], directory=directory, phase=phase)
-        for label, directory, record, rows in loaded
+        measured(record, rows, label=label or short[name], directory=directory, phase=phase)
+        for name, (label, directory, record, rows) in zip(names, loaded, strict=True)
     ]
     seen: dict[tuple, Measured] = {}
     for run in runs:
@@ -94,21 +103,34 @@ def read(arguments: Sequence[str], *, phase: str | None = None) -> list[Measured
 
 def load(directory: Path) -> tuple[dict[str, Any], list[Row]]:
     """What run.json and epochs.jsonl hold."""
-    if not (directory / RUN).is_file():
-        raise InputError(f"there is no run in {directory}")
-    try:
-        return read_json(directory / RUN), read_rows(directory / EPOCHS)
-    except ValueError as error:
-        raise InputError(f"the record in {directory} cannot be read: {error}") from None
+    return checked.read(directory)
 
 
 def measured(record: dict[str, Any], rows: list[Row], *, label: str, directory: Path, phase: str | None) -> Measured:
     """The mean over the timed steps of a phase: of the last one, where the method pays, unless another is named."""
+    with checked.asking(directory):
+        run = mean_step(record, rows, label=label, directory=directory, phase=phase)
+    counts = {"workers": run.workers, "batch_size": run.batch_size, "steps": run.steps}
+    counts |= {f"{kind}.bandwidth": link.bandwidth for kind, link in run.links.items()}
+    for name, value in counts.items():
+        if not value > 0:
+            raise InputError(f"the record in {directory} cannot be used: {name} is {value}, and must be above 0")
+    return run
+
+
+def check_timed(runs: Sequence[Measured]) -> None:
+    """Refuse a run whose steps took no time: nothing can be compared with it."""
+    for run in runs:
+        if not run.step_seconds > 0:
+            raise InputError(f"the record in {run.directory} cannot be used: its steps took {run.step_seconds} s")
+
+
+def mean_step(record: dict[str, Any], rows: list[Row], *, label: str, directory: Path, phase: str | None) -> Measured:
     names = list(dict.fromkeys(row["phase"] for row in rows))
     if not names:
         raise InputError(f"the run in {directory} has not finished an epoch")
     if phase is not None and phase not in names:
-        raise InputError(f"the run in {directory} has no phase {phase!r}; it has {', '.join(names)}")
+        raise InputError(f"the run in {directory} has no phase {phase!r}; it has {visible(', '.join(names))}")
     rows = [row for row in rows if row["phase"] == (phase or names[-1])]
     timed_steps = sum(row["timed_steps"] for row in rows)
     if not timed_steps:
@@ -132,10 +154,10 @@ def measured(record: dict[str, Any], rows: list[Row], *, label: str, directory: 
     messages, hardware = last.get("messages"), record.get("hardware", {})
     shares_machine = network.get("cap_bits_per_second") is not None and {"threads", "cores"} <= set(hardware)
     return Measured(
-        label=label,
+        label=visible(label),
         directory=directory,
-        name=record["settings"]["name"],
-        phase=last["phase"],
+        name=visible(record["settings"]["name"]),
+        phase=visible(last["phase"]),
         workers=record["world_size"],
         hosts=network.get("hosts"),
         cap=network.get("cap_bits_per_second"),

@@ -7,15 +7,19 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from pufferfish_bench import checked
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import EPOCHS, RUN, Row, read_json, read_rows
+from pufferfish_bench.records import EPOCHS, RUN, Row, without_rows
 from pufferfish_bench.report import provenance, verdicts
 from pufferfish_bench.report.numbers import PaperNumber, paper_number
 from pufferfish_bench.report.quantities import Quantity, quantity
 from pufferfish_bench.report.verdicts import Judgement, Sample
 from pufferfish_bench.run_directory import differences
 from pufferfish_bench.table import Cell, PaperTable, Relation
+from pufferfish_bench.visible import visible
 
+NEEDED = ("operations", *(f"summary.{key}" for key in ("metric", "parameters", "macs", "seconds", "seconds_per_epoch", "step")))
+NEEDED_IN_ROWS = ("seconds", "steps", "timed_steps")
 ANEW = "remove the folder, and make of its table makes it anew"
 
 
@@ -158,19 +162,37 @@ def read_cell(folder: Path) -> tuple[Record, ...]:
         if not seed.isdecimal():
             continue  # somebody put it aside
         try:
-            run, rows = read_json(path), read_rows(path.with_name(EPOCHS))
-        except ValueError as error:
-            raise InputError(f"{path} cannot be read ({error}); {ANEW}") from None
-        if "finished" in run:
-            if not rows and "counted" not in run:
-                raise InputError(f"{path.parent} has no {EPOCHS}; {ANEW}")
-            found.append(Record(int(seed), path.parent, run, tuple(rows)))
+            run, rows = checked.read(path.parent)
+            if "finished" in run:
+                check_whole(path.parent, run, rows)
+                found.append(Record(int(seed), path.parent, run, tuple(rows)))
+        except InputError as error:
+            raise InputError(f"{error}; {ANEW}") from None
     found.sort(key=lambda record: record.seed)
     for other in found[1:]:
         different = differences(*(without_seeds(record.run["settings"]) for record in (found[0], other)))
         if different:
             raise InputError(f"{found[0].folder} and {other.folder} are not the same experiment ({'; '.join(different)}); {ANEW}")
     return tuple(found)
+
+
+def check_whole(folder: Path, run: Mapping[str, Any], rows: list[Row]) -> None:
+    """Refuse the record of a finished run that lacks what the report reads of it."""
+    if "counted" in run:
+        return
+    if not rows:
+        raise InputError(f"{folder} has no {EPOCHS}")
+    checked.require(run, NEEDED, str(folder / RUN))
+    metric = run["summary"]["metric"]
+    for number, row in enumerate(rows, start=1):
+        checked.require(row, (*NEEDED_IN_ROWS, metric), f"{folder / EPOCHS}, line {number}")
+    for figures in (run["summary"], *rows):
+        if not checked.is_number(figures.get(metric)):
+            raise InputError(f"{folder}: {visible(metric)} is missing or not a number")
+    for place, operation in enumerate(run["operations"]):
+        checked.require(operation, ("epoch", "seconds", "layers"), f"{folder / RUN}: operations.{place}")
+    if missing := checked.missing_epochs(run, rows):
+        raise InputError(f"the record in {folder} is {without_rows(missing)}")
 
 
 def without_seeds(settings: Any) -> Any:
@@ -181,4 +203,8 @@ def without_seeds(settings: Any) -> Any:
 
 
 def sample(records: tuple[Record, ...], asked: Quantity) -> Sample | None:
-    return verdicts.sample([asked.read(record.run, record.rows) for record in records])
+    values = []
+    for record in records:
+        with checked.asking(record.folder):
+            values.append(asked.read(record.run, record.rows))
+    return verdicts.sample(values)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from pufferfish_bench import records
 from pufferfish_bench.report import provenance, tables
 from pufferfish_bench.report.measured import Measured
+from pufferfish_bench.speech import say
+from pufferfish_bench.visible import in_markdown, visible
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,13 @@ class Sheet:
     reading: str = ""  # how tables of this kind are read
     dispensable: Sequence[str] = ()  # columns that a narrow terminal does without first
 
+    def __post_init__(self) -> None:
+        """What a sheet is made of may come from records: whoever shows it, nothing in it steers a terminal or a page."""
+        for name in ("title", "note", "reading"):
+            object.__setattr__(self, name, visible(getattr(self, name), lines=name != "title"))
+        object.__setattr__(self, "columns", [visible(column) for column in self.columns])
+        object.__setattr__(self, "rows", [[visible(cell) for cell in row] for row in self.rows])
+
     @property
     def of_words(self) -> list[int]:
         """The columns that hold words and not numbers: the first, and where all that is said begins with a letter."""
@@ -33,12 +41,12 @@ class Sheet:
         return [place for place, said in enumerate(columns) if not place or (said and all(word[0].isalpha() for word in said))]
 
     def show(self, console: Console) -> None:
-        table = tables.table(*map(escape, self.columns), title=escape(self.title), left=self.of_words)
+        table = tables.table(*self.columns, title=self.title, left=self.of_words)
         for row in self.rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
         tables.show(table, console, dispensable=self.dispensable)
         if self.words:
-            console.print(f"{self.words}\n", highlight=False, markup=False, soft_wrap=True)
+            say(f"{self.words}\n", console, lines=True)
 
     @property
     def words(self) -> str:
@@ -46,15 +54,23 @@ class Sheet:
 
     def markdown(self) -> str:
         rule = [":--" if place in self.of_words else "--:" for place in range(len(self.columns))]
-        lines = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in (self.columns, rule, *self.rows)]
-        note = [self.words, ""] if self.words else []
-        return "\n".join([f"## {self.title}", "", *(f"| {line} |" for line in lines), "", *note])
+        lines = [" | ".join(map(in_cell, row)) for row in (self.columns, rule, *self.rows)]
+        note = [in_markdown(self.words), ""] if self.words else []
+        return "\n".join([f"## {in_markdown(self.title)}", "", *(f"| {line} |" for line in lines), "", *note])
+
+
+def in_cell(words: str) -> str:
+    """Words as a cell of a Markdown table: it does not end before they do."""
+    return in_markdown(words).replace("\\", r"\\").replace("|", r"\|")
 
 
 def document(title: str, sheets: Sequence[Sheet], runs: Sequence[Measured]) -> str:
     """All sheets as one Markdown page that says what it was made of."""
     sources = [
-        f"- {run.label}: `{run.name}`, phase {run.phase}, {run.timed_steps} timed steps, {'; '.join(provenance.of([run.record]))}"
+        in_markdown(
+            f"- {run.label}: `{run.name.replace('`', chr(39))}`, phase {run.phase}, {run.timed_steps} timed steps, "
+            f"{'; '.join(provenance.of([run.record]))}"
+        )
         for run in runs
     ]
     return "\n".join([f"# {title}", "", *(sheet.markdown() for sheet in sheets), "## Measured runs", "", *sources, ""])
@@ -70,7 +86,9 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def digits(value: Any) -> Any:
-    """A number to ten digits: the last ones of a sum or a logarithm are not the same on every machine."""
+    """A number to ten digits: the last ones of a sum or a logarithm are not the same on every machine. Words as shown."""
+    if isinstance(value, str):
+        return visible(value)
     if not isinstance(value, float):
         return value
     return int(value) if value.is_integer() else float(f"{value:.10g}")
@@ -86,4 +104,4 @@ def write(out: Path, texts: Mapping[str, str], console: Console) -> None:
 
 
 def say_written(path: Path, console: Console) -> None:
-    console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+    say(f"written: {path}", console)

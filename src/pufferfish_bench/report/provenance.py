@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pufferfish_bench.visible import visible
+
 Run = Mapping[str, Any]  # what run.json holds
 
 
@@ -13,11 +15,12 @@ def of(runs: Sequence[Run]) -> list[str]:
     sittings = [sitting for run in runs for sitting in sittings_of(run)]
     used = {machine(sitting) + workers(sitting) for sitting in sittings if "hardware" in sitting}
     days = sorted(run["finished"][:10] for run in runs if "finished" in run)
-    return [
+    phrases = [
         f"commit {', '.join(sorted({commit(sitting) for sitting in sittings}))}",
         *([f"on {'; '.join(sorted(used))}"] if used else []),
         *([f"finished {days[0]}" + (f" to {days[-1]}" if days[0] != days[-1] else "")] if days else []),
     ]
+    return [visible(phrase) for phrase in phrases]
 
 
 def sentence(phrases: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from pufferfish_bench.report.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.report.outcome import Claim, Figure, Outcome
 from pufferfish_bench.report.output import Sheet
 from pufferfish_bench.speech import VERSION, spoken_errors
+from pufferfish_bench.visible import in_markdown
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
 RELATION_COLUMNS = ("the paper's claim", "quantity", "paper", "ours", "p (Welch)", "seeds", "verdict")
@@ -94,7 +95,7 @@ def sheets(found: Outcome) -> list[Sheet]:
 
 
 def markdown(found: Outcome) -> str:
-    return "\n".join([*(sheet.markdown() for sheet in sheets(found)), provenance.sentence(found.provenance), ""])
+    return "\n".join([*(sheet.markdown() for sheet in sheets(found)), in_markdown(provenance.sentence(found.provenance)), ""])
 
 
 def claims(there: Sequence[Outcome]) -> Sheet:

@@ -6,15 +6,24 @@ from collections.abc import Collection, Sequence
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import render
 from rich.table import Column, Table
+
+from pufferfish_bench.visible import visible
+
+
+class PlainTable(Table):
+    """A table of words that nobody wrote for a terminal: what would steer one is spelt out. `show` takes no markup from them."""
+
+    def add_row(self, *cells: str) -> None:
+        super().add_row(*map(visible, cells))
 
 
 def table(*columns: str, title: str | None = None, left: Collection[int] = (0,)) -> Table:
     """An empty table: words to the left, which are the first column if nothing else is said, numbers to the right."""
-    empty = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    heading = None if title is None else visible(title)
+    empty = PlainTable(title=heading, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
-        empty.add_column(column, justify="left" if number in left else "right", no_wrap=True)
+        empty.add_column(visible(column), justify="left" if number in left else "right", no_wrap=True)
     return empty
 
 
@@ -24,13 +33,17 @@ def show(shown: Table, console: Console, *, dispensable: Sequence[str] = ()) -> 
     Where it does not fit, headings and words are wrapped. Where that is not enough, columns are left out whole, and named:
     those in `dispensable` (by their headings) in this order, then the last ones. The first column always stays.
     """
+    console = Console(file=console.file, width=console.width, markup=False, emoji=False)  # brackets are no markup
     left_out = []
     if natural_width(shown, console) > console.width:
         shown, left_out = fitted(shown, console, dispensable)
-    Console(file=console.file, width=max(natural_width(shown, console), console.width)).print(shown, crop=False)
+    width = console.width
+    console.width = max(natural_width(shown, console), width)
+    console.print(shown, crop=False)
     if left_out:
-        sentence = f"Left out to fit {console.width} columns: {', '.join(left_out)}. COLUMNS=200 before the command shows more."
-        console.print(sentence, highlight=False, markup=False)
+        console.width = width
+        sentence = f"Left out to fit {width} columns: {', '.join(left_out)}. COLUMNS=200 before the command shows more."
+        console.print(sentence, highlight=False)
 
 
 def natural_width(shown: Table, console: Console) -> int:
@@ -86,8 +99,8 @@ def narrow(shown: Table, console: Console) -> int:
 
 def words(column: Column) -> list[str]:
     """What is written in the cells of a column."""
-    return [render(str(cell)).plain for cell in column.cells] or [""]
+    return [str(cell) for cell in column.cells] or [""]
 
 
 def heading(column: Column) -> str:
-    return render(str(column.header)).plain.replace("\n", " ")
+    return str(column.header).replace("\n", " ")

@@ -14,12 +14,13 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from pufferfish_bench import triggers
+from pufferfish_bench import checked, constructors, triggers
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.records import without_rows
 from pufferfish_bench.report import charts, output
 from pufferfish_bench.report.measured import load
 from pufferfish_bench.settings import config_dir
-from pufferfish_bench.speech import spoken_errors
+from pufferfish_bench.speech import complain, spoken_errors
 
 METRICS = {"test_accuracy": 1, "val_ppl": -1}  # 1: more is better
 SIGNS = {"stable_rank_change": "largest change of a stable rank, in ranks", "mask_distance": "largest distance of masks"}
@@ -27,6 +28,7 @@ SIGNS = {"stable_rank_change": "largest change of a stable rank, in ranks", "mas
 
 def known_triggers(settings: dict[str, Any]) -> dict[str, triggers.Trigger]:
     """Every trigger of conf/method/trigger with its settings, those that refer to a run's with that run's."""
+    constructors.refuse_references("method", settings["method"])
     found = {}
     for path in sorted((Path(config_dir()) / "method" / "trigger").glob("*.yaml")):
         config = OmegaConf.create({**settings, "trigger": OmegaConf.load(path)})
@@ -77,11 +79,14 @@ def main(words: Sequence[str]) -> None:
     console = Console()
     with spoken_errors():
         record, rows = load(given.run)
+        if missing := checked.missing_epochs(record, rows):
+            complain(f"warning: the record in {given.run} is {without_rows(missing)}")
         rows = [row for row in rows if any(sign in row for sign in SIGNS) or row["phase"] == rows[0]["phase"]]
         if not any(sign in row for row in rows for sign in SIGNS):
             raise InputError(f"{given.run} records no warm-up and no search")
-        metric = record["summary"]["metric"] if "summary" in record else next(key for key in rows[0] if key in METRICS)
-        shown = sheets(record, rows, metric, METRICS[metric])
+        with checked.asking(given.run):
+            metric = record["summary"]["metric"] if "summary" in record else next(key for key in rows[0] if key in METRICS)
+            shown = sheets(record, rows, metric, METRICS[metric])
         for sheet in shown:
             sheet.show(console)
         if given.out:

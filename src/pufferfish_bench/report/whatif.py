@@ -188,6 +188,7 @@ def main(words: Sequence[str]) -> None:
             if (value := getattr(given, option)) is not None and value < 1:
                 raise InputError(f"--{option} {value} must be at least 1")
         runs = measured.read(given.runs, phase=given.phase)
+        measured.check_timed(runs)
         for run in runs:
             check_predictable(run)
         first = list({run.label: run for run in reversed(runs)}.values())[::-1]  # of each method, in the order given

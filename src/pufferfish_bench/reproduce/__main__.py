@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pufferfish_bench import table
+from pufferfish_bench import speech, table
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import reproduction
 from pufferfish_bench.reproduce import jobs, probe
@@ -33,7 +33,7 @@ def has_gpu() -> bool:
 
 
 def say(console: Console, sentence: str) -> None:
-    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    speech.say(sentence, console)
 
 
 def only(tables: Sequence[PaperTable], patterns: Sequence[str]) -> list[PaperTable]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pufferfish_bench import checked, processors, run_directory
 from pufferfish_bench import main as command_line
-from pufferfish_bench import processors, run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.netlab import bits_per_second
-from pufferfish_bench.records import RUN, keep, now, read_json, write_json
+from pufferfish_bench.records import RUN, keep, now, without_rows, write_json
 from pufferfish_bench.settings import with_later
 from pufferfish_bench.table import Cell, PaperTable
 
@@ -42,23 +42,21 @@ class Job:
     @property
     def done(self) -> bool:
         """Whether there is a record of a finished run with these very settings, over these very links."""
-        if not (self.record / RUN).is_file():
-            return False
         try:
-            kept = read_json(self.record / RUN)
-        except ValueError:
+            kept, rows = checked.read(self.record)
+        except InputError:
             return False
         return (
-            isinstance(kept, dict)
-            and "finished" in kept
-            and with_later(kept.get("settings")) == self.settings
+            "finished" in kept
+            and with_later(kept["settings"]) == self.settings
             and links_of(kept) == self.links
+            and not checked.missing_epochs(kept, rows)
         )
 
 
 def links_of(record: Mapping[str, Any]) -> dict[str, int]:
     """The links of the lab in which a run was done; empty if it was not done in a lab."""
-    network = record.get("network", {})
+    network = record.get("network") or {}
     return {key: network[key] for key in LINKS if key in network}
 
 
@@ -176,7 +174,10 @@ def finished(job: Job) -> bool:
     """Whether the run of a job is done, for whichever table; a directory that holds another run is refused."""
     if not run_directory.finished(job.directory, job.settings):
         return False
-    found = links_of(read_json(job.directory / RUN))
+    record, rows = checked.read(job.directory)
+    if missing := checked.missing_epochs(record, rows):
+        raise InputError(f"the record in {job.directory} is {without_rows(missing)}; move it away to start anew")
+    found = links_of(record)
     if found != job.links:
         raise InputError(
             f"{job.directory} holds a run over other links ({'; '.join(run_directory.differences(found, job.links))}); "

@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 
+from pufferfish_bench import checked
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.records import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.reproduce.jobs import Job, attend, command, finished, surroundings
 from pufferfish_bench.speech import about
 
@@ -50,9 +50,10 @@ def is_left(job: Job) -> bool:
 def share_left(job: Job) -> float:
     """The part of a run's epochs that is still to be trained; all of them where nothing can be read."""
     try:
-        epochs = read_json(job.directory / RUN)["plan"][-1]["epochs"][1]
-        return 1 - len(read_rows(job.directory / EPOCHS)) / epochs
-    except (OSError, ValueError, LookupError, TypeError):
+        with checked.asking(job.directory):
+            record, rows = checked.read_run(job.directory), checked.read_rows(job.directory, needs=("epoch",))
+            return max(0.0, 1 - len(rows) / record["plan"][-1]["epochs"][1])
+    except (OSError, InputError):
         return 1.0
 
 
