@@ -98,8 +98,9 @@ def test_every_model_of_images_is_pruned(invoke: Command, tmp_path: Path, model:
 
 @pytest.mark.parametrize("trigger", sorted(path.stem for path in (REPOSITORY / "conf" / "method" / "trigger").glob("*.yaml")))
 def test_pufferfish_runs_with_every_trigger_and_its_record_says_when_each_would_have_fired(
-    invoke: Command, tmp_path: Path, capsys: pytest.CaptureFixture, trigger: str
+    invoke: Command, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, trigger: str
 ):
+    monkeypatch.setenv("COLUMNS", "200")  # so that no sentence is wrapped
     finished = invoke("method=pufferfish", f"method/trigger={trigger}", *QUICK, "warmup_epochs=3", "method.masks=2")
     assert finished.returncode == 0, finished.stderr
     rows, record = read_rows(tmp_path / "run" / EPOCHS), read_json(tmp_path / "run" / RUN)

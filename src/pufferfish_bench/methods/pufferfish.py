@@ -176,9 +176,7 @@ class FactoriseBySVD(Surgery):
         return low_rank.factorise(model, ranks)
 
     def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
-        ranks = {name: layer["rank"] for name, layer in done["layers"].items()}
-        check_ranks(model, ranks)
-        low_rank.restructure(model, ranks)
+        low_rank.restructure(model, {name: layer["rank"] for name, layer in done["layers"].items()})
 
 
 class FactoriseAtRandom(FactoriseBySVD):
@@ -186,17 +184,6 @@ class FactoriseAtRandom(FactoriseBySVD):
 
     def change(self, model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
         return low_rank.restructure(model, ranks, getattr(model, "initialise", None))
-
-
-def check_ranks(model: nn.Module, ranks: Mapping[str, Any]) -> None:
-    """Refuse names of layers that cannot be factored, and ranks that are not whole numbers up to the full one."""
-    layers = dict(low_rank.factorable(model))
-    for name, rank in ranks.items():
-        if name not in layers:
-            raise InputError(f"{name!r} names no layer that can be factored")
-        full = min(low_rank.unrolled(layers[name]))
-        if type(rank) is not int or not 1 <= rank <= full:
-            raise InputError(f"rank {rank!r} of {name} is not a whole number in 1..{full}")
 
 
 STARTS = {"svd": FactoriseBySVD, "random": FactoriseAtRandom}
