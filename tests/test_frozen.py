@@ -55,7 +55,7 @@ def test_a_run_that_freezes_layers_has_the_size_of_its_net(tmp_path: Path):
     assert f"{ALL:,} parameters ({HEAD:,} trained), " in said
     assert f"{ALL:,} parameters ({HEAD:,} trained), " in closing(record["summary"], tmp_path)
     (tmp_path / EPOCHS).write_text("".join((tmp_path / EPOCHS).read_text().splitlines(keepends=True)[::2]))
-    assert list(compare([tmp_path]).columns[1].cells) == [f"{ALL:,} ({HEAD:,} trained)"]
+    assert list(compare([tmp_path])[0].columns[1].cells) == [f"{ALL:,} ({HEAD:,} trained)"]
     show_run(tmp_path, shown.console)
     assert f"parameters {ALL:,} ({HEAD:,} trained), MACs" in shown.console.file.getvalue()
 

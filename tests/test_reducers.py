@@ -276,5 +276,6 @@ def test_an_infinite_gradient_is_why_scaled_ones_are_refused():
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(name: str, changes: dict, word: str):
+    model = TinyNet()
     with pytest.raises(InputError, match=word):
-        attached(name, TinyNet(), **changes)
+        reducer_named(name, **changes)(world=alone(), watch=None).check(torch.optim.SGD(model.parameters()), None)

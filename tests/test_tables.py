@@ -16,6 +16,7 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.report import describe, numbers
 from pufferfish_bench.report.quantities import QUANTITIES
 from pufferfish_bench.reproduce import layers
+from pufferfish_bench.settings import FOR_OTHERS
 from tests.conftest import REPOSITORY
 
 NAMES = table.names()
@@ -68,7 +69,7 @@ def test_every_data_set_takes_the_settings_that_a_cell_gives_it(name: str, profi
 @functools.cache
 def takes(overrides: tuple[str, ...]) -> None:
     ((_, settings),) = main.identify(overrides, [1])
-    given = {key: value for key, value in settings["dataset"].items() if key not in ("_target_", *main.FOR_OTHERS)}
+    given = {key: value for key, value in settings["dataset"].items() if key not in ("_target_", *FOR_OTHERS)}
     inspect.signature(get_method(settings["dataset"]["_target_"])).bind_partial(**given)
 
 

@@ -28,14 +28,14 @@ def check_groups(config: DictConfig) -> None:
     """Refuse settings of the groups that their constructors would not take: other names, other types, out of range."""
     from pufferfish_bench.low_rank import choose
 
-    for group, given in GIVEN.items():
-        typed.check(group, arguments_of(config[group]), given=given, complete=True)
     for key, complete in (("low_rank", True), ("fully_low_rank", False)):
         layers = OmegaConf.to_container(config.model, resolve=True).get(key)
         if layers is not None and not isinstance(layers, Mapping):
             raise InputError(f"model.{key}={typed.shown(layers)}: a mapping is expected, or null")
         if layers is not None:
             typed.check_arguments(f"model.{key}", layers, choose, given=("model",), complete=complete)
+    for group, given in GIVEN.items():
+        typed.check(group, arguments_of(config[group]), given=given, complete=True)
     if not OmegaConf.is_list(config.dataset.sample) or not config.dataset.sample:
         raise InputError(f"dataset.sample={typed.shown(config.dataset.sample)}: a list of the inputs of a model is expected")
 

@@ -21,7 +21,7 @@ def finished(directory: Path, settings: dict[str, Any]) -> bool:
         record = checked.read_run(directory)
     except InputError as error:
         raise InputError(f"{error}; move the directory away to start anew") from None
-    found = differences(with_later(record["settings"]), settings)
+    found = differences(with_later(record["settings"]), with_later(settings))
     if found:
         raise InputError(
             f"{directory} holds a run with other settings ({'; '.join(found)}); leave run_dir out, or give another one"

@@ -86,7 +86,7 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(config, resolve=True)
     for key in (*DATA_PLACES, *DATA_CONDITIONS, KIND):
         settings["dataset"].pop(key, None)
-    settings["model"].pop(KIND, None)
+    settings.get("model", {}).pop(KIND, None)
     return {key: value for key, value in settings.items() if key not in (*PLACES, *TOLD_ELSEWHERE)}
 
 

@@ -48,7 +48,7 @@ class Job:
             return False
         return (
             "finished" in kept
-            and with_later(kept["settings"]) == self.settings
+            and with_later(kept["settings"]) == with_later(self.settings)
             and links_of(kept) == self.links
             and not checked.missing_epochs(kept, rows)
         )
