@@ -114,6 +114,17 @@ def test_powersgd_is_the_algorithm_of_its_paper(found):
             assert left[name] == pytest.approx(sum(rank[name] for rank in given) / RANKS, abs=1e-6)
 
 
+def test_columns_of_powersgd_that_died_are_drawn_again_alike_on_all_ranks_and_nothing_is_lost(found):
+    ours = [rank["died_and_reborn"] for rank in found]
+    assert torch.equal(ours[0]["q"], ours[1]["q"])
+    for one, other in zip(ours[0]["left"], ours[1]["left"], strict=True):
+        assert torch.equal(one, other)
+    assert not ours[0]["left"][0].any()
+    assert all(step.norm() > 1 for step in ours[0]["left"][1:])
+    sums = [sum(rank["given"]) - rank["error"] for rank in ours]
+    assert sum(ours[0]["left"]) == pytest.approx(sum(sums) / RANKS, abs=1e-3)  # what is not sent yet is held
+
+
 def test_the_bytes_sent_are_those_of_theory(found):
     parameters = dict(TinyNet().named_parameters())
     count = sum(p.numel() for p in parameters.values())
