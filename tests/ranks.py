@@ -259,6 +259,6 @@ EXPERIMENTS = (
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
-    together = join("cpu")
+    together = join("cpu", timeout=600, warn_after=60)
     results = {experiment.__name__: experiment(together, place) for experiment in EXPERIMENTS}
     torch.save(results, place / f"rank{together.rank}.pt")

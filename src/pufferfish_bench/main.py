@@ -83,7 +83,7 @@ def train_in(directory: Path, config: DictConfig) -> None:
     from pufferfish_bench.schedules import Clock
     from pufferfish_bench.trainer import Stopped, Trainer
 
-    world = worlds.join(config.device)
+    world = worlds.join(config.device, timeout=config.rank_timeout, warn_after=config.rank_warning)
     if world.share(RANK == 0 and run_directory.finished(directory, settings)):
         show_summary(directory)
         return

@@ -18,12 +18,14 @@ DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable")
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
 PLACES = {
     "data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1,
-    "measure_network": False, "probe_steps": 0,
+    "measure_network": False, "probe_steps": 0, "rank_timeout": 0.0, "rank_warning": 0.0, "global_batch": None,
 }  # fmt: skip
 # Settings that were added later, by the _target_ they belong to: a record without one was made as if it had this value.
 LATER: dict[str, dict[str, Any]] = {}
 # Settings that are told by others: a profile by all that it chooses, measure_wait by the reducer that it is handed to.
 TOLD_ELSEWHERE = ("profile", "measure_wait")
+
+LONGEST_WAIT = 7 * 24 * 3600  # seconds
 
 
 @dataclass
@@ -58,6 +60,9 @@ class Settings:
     run_root: str = MISSING
     run_dir: str = MISSING
     checkpoint_every: int = MISSING
+    rank_timeout: float = MISSING
+    rank_warning: float = MISSING
+    global_batch: int | None = MISSING
 
 
 def config_dir() -> str:
@@ -117,6 +122,10 @@ def check(config: DictConfig) -> None:
             raise InputError(f"{key}={config[key]} must be at least 1")
     if config.workers != int(os.environ.get("WORLD_SIZE", "1")):
         raise InputError(f"workers={config.workers} is not to be set: it is the number of processes that torchrun starts")
+    if not 0 < config.rank_timeout <= LONGEST_WAIT:
+        raise InputError(f"rank_timeout={config.rank_timeout} must be above 0 and at most {LONGEST_WAIT} seconds")
+    if not 0 <= config.rank_warning <= LONGEST_WAIT:
+        raise InputError(f"rank_warning={config.rank_warning} must be from 0 (no warning) to {LONGEST_WAIT} seconds")
     for key in ("untimed_steps", "probe_steps"):
         if config[key] < 0:
             raise InputError(f"{key}={config[key]} must not be negative")
