@@ -22,7 +22,7 @@ class Watch:
         self.unchanged = dict.fromkeys(range(size), 0)  # looks since a rank last gave a new sign
         self.waited = 0  # looks since any rank last came to a collective
         self.arrivals: dict[int, int] = {}
-        self.named: dict[int, str] = {}  # ranks that something was said of, and how they were found
+        self.said: dict[int, str] = {}  # what this rank has said of others that has not ended yet
 
     def look(self, signs: dict[int, str]) -> list[str]:
         """What there is to say of these signs (a rank's is "<beats> <collectives that it has come to>", or LEFT)."""
@@ -36,18 +36,16 @@ class Watch:
         if self.waited >= LOOKS:
             behind = {rank for rank, count in arrivals.items() if count < max(arrivals.values()) and self.unchanged[rank] <= 1}
         found = dict.fromkeys(silent, "silent") | dict.fromkeys(behind, "behind")
-        before, self.named = self.named, found
-        if not all(rank in silent or signs[rank] == LEFT for rank in range(self.rank)):
-            return []  # another rank says it
-        back = [f"rank {rank} goes on" for rank in sorted(before.keys() - found.keys()) if signs[rank] != LEFT]
-        return back + [self.words(rank, how) for rank, how in sorted(found.items()) if before.get(rank) != how]
+        speaks = all(rank in silent or signs[rank] == LEFT for rank in range(self.rank))  # one rank for all
+        back = [f"rank {rank} goes on" for rank in sorted(self.said.keys() - found.keys()) if signs[rank] != LEFT]
+        new = {rank: how for rank, how in sorted(found.items()) if speaks and self.said.get(rank) != how}
+        self.said = {rank: how for rank, how in (self.said | new).items() if rank in found}
+        return back + [self.words(rank, how) for rank, how in new.items()]
 
     def words(self, rank: int, how: str) -> str:
         if how == "silent":
             seconds = self.unchanged[rank] * self.seconds
-            return (
-                f"rank {rank} has given no sign of life for {seconds:.0f} seconds: its process is stopped, or its machine hangs"
-            )
+            return f"rank {rank} has given no sign of life for {seconds:.0f} seconds: its process or its machine hangs"
         return f"rank {rank} is alive, but the others have waited {self.waited * self.seconds:.0f} seconds for it"
 
 
@@ -94,9 +92,7 @@ class Heartbeat:
             unanswered = unanswered + 1 if self.exchanges == exchanges else 0
             exchanges = self.exchanges
             if unanswered == LOOKS:
-                log.warning(
-                    f"the store of the ranks has not answered for {LOOKS * self.period:.0f} seconds: is torchrun stopped?"
-                )
+                log.warning(f"torchrun's store has not answered for {LOOKS * self.period:.0f} seconds: is torchrun stopped?")
             elif self.signs and not unanswered:
                 for sentence in self.watch.look(self.signs):
                     log.warning(sentence)
