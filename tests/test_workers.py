@@ -379,6 +379,13 @@ def test_a_finished_run_says_so_and_another_number_of_ranks_is_another_run(tmp_p
     assert "workers: 2 -> 1" in other.stderr
 
 
+def test_a_global_batch_that_is_not_the_recipes_is_one_warning_for_all_ranks(tmp_path: Path):
+    done = together(tmp_path, "pufferfish_bench", *TINY, "run_dir=run", "epochs=1", "global_batch=8")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the global batch is 16 (batch_size=8 x 2 workers)") == 1
+    assert "use batch_size=4" in done.stderr
+
+
 def test_a_mistyped_setting_is_one_sentence_for_all_ranks(tmp_path: Path):
     done = together(
         tmp_path, "pufferfish_bench", *TINY, "run_dir=run", "reducer=powersgd", "reducer.rank=0", "measure_network=true"

@@ -34,7 +34,8 @@ class Watch:
         silent = {rank for rank, looks in self.unchanged.items() if looks >= LOOKS}
         behind = set()
         if self.waited >= LOOKS:
-            behind = {rank for rank, count in arrivals.items() if count < max(arrivals.values()) and self.unchanged[rank] <= 1}
+            alive = {rank for rank, looks in self.unchanged.items() if looks <= 1 or rank in self.said} - silent
+            behind = {rank for rank, count in arrivals.items() if count < max(arrivals.values())} & alive
         found = dict.fromkeys(silent, "silent") | dict.fromkeys(behind, "behind")
         speaks = all(rank in silent or signs[rank] == LEFT for rank in range(self.rank))  # one rank for all
         back = [f"rank {rank} goes on" for rank in sorted(self.said.keys() - found.keys()) if signs[rank] != LEFT]

@@ -24,7 +24,17 @@ from omegaconf.errors import OmegaConfBaseException
 from pufferfish_bench import processors, run_directory
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.records import RUN, closing, read_json
-from pufferfish_bench.settings import Settings, check, conditions, config_dir, fully_low_rank, identity, settings_of, together
+from pufferfish_bench.settings import (
+    Settings,
+    check,
+    conditions,
+    config_dir,
+    fully_low_rank,
+    identity,
+    settings_of,
+    together,
+    warn_of_batch,
+)
 from pufferfish_bench.speech import RANK, console, speak_up, spoken_errors
 
 FOR_OTHERS = ("low_rank", "fully_low_rank", "sample", "warmup_rank")
@@ -87,6 +97,8 @@ def train_in(directory: Path, config: DictConfig) -> None:
     if world.share(RANK == 0 and run_directory.finished(directory, settings)):
         show_summary(directory)
         return
+    if RANK == 0:
+        warn_of_batch(config)
     if world.device.type == "cpu":
         hold_on_to_memory()
     precision = instantiate(config.precision)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from pufferfish_bench.errors import InputError
+
+log = logging.getLogger(__name__)
 
 # Settings of a data set that say where it lies and how its batches are made ready, not what is in them.
 DATA_PLACES = ("root", "fetch", "mirrors")
@@ -113,6 +116,19 @@ def identity(config: DictConfig) -> str:
     """Eight letters that stand for the settings."""
     words = json.dumps(settings_of(config), sort_keys=True)
     return hashlib.sha256(words.encode()).hexdigest()[:8]
+
+
+def warn_of_batch(config: DictConfig) -> None:
+    """Say so if the batches of all workers together are not what the recipe's learning rate is made for."""
+    workers, meant, batch = config.workers, config.global_batch, config.batch_size * config.workers
+    if meant is None or batch == meant:
+        return
+    whole = meant % workers == 0
+    fitting = f"batch_size={meant // workers}" if whole else f"a number of workers that divides {meant}"
+    log.warning(
+        f"the global batch is {batch} (batch_size={config.batch_size} x {workers} worker{'s' * (workers > 1)}), but the learning "
+        f"rate of this recipe is for {meant}: use {fitting}, or set schedule.learning_rate for {batch} and global_batch={batch}"
+    )
 
 
 def check(config: DictConfig) -> None:
