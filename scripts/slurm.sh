@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A run on a Slurm cluster; all words are settings, as for pufferfish-run. From the repository, with .venv on a shared disk:
-#   sbatch --nodes 4 --gpus-per-node 8 --time 12:00:00 scripts/slurm.sh model=resnet50 method=pufferfish precision=amp
+#   sbatch --nodes 2 --gpus-per-node 8 --time 12:00:00 scripts/slurm.sh model=resnet50 method=pufferfish batch_size=16
+# batch_size is each rank's: 2 x 8 ranks of 16 images are the 256 that the paper's learning rate is made for.
 # One torchrun a node; they meet on the first. PROCESSES (default auto: one for each GPU) is the number of ranks a node.
 # Two minutes before the time is up the run writes a checkpoint and stops; the same command goes on from there.
 #SBATCH --job-name=pufferfish

@@ -114,6 +114,23 @@ def one_reduction(world: World, folder: Path) -> dict[str, Any]:
     return found
 
 
+def died_and_reborn(world: World, folder: Path) -> dict[str, Any]:
+    """What PowerSGD makes of gradients that are zero, then of rank 1, then full (rank 0 has none), and what it holds."""
+    model = nn.Linear(20, 30, bias=False)
+    reducer = reducer_named("powersgd")(world=world, watch=Stopwatch(device=world.device, untimed_steps=0))
+    reducer.attach(model)
+    random = torch.Generator().manual_seed(world.rank)
+    given, left = [], []
+    for rank in (0, 1, 1, 20, 20):
+        gradient = torch.randn(30, rank, generator=random) @ torch.randn(rank, 20, generator=random) * world.rank
+        given.append(gradient)
+        model.weight.grad.copy_(gradient)
+        with reducer.watch.step():
+            reducer.reduce()
+        left.append(model.weight.grad.clone())
+    return {"given": given, "left": left, "error": reducer.error.view(30, 20), "q": reducer.second}
+
+
 def joined_batches(world: World, folder: Path) -> dict[str, Any]:
     """The weights after an epoch and more without BatchNorm, by engine."""
     return {
@@ -255,11 +272,13 @@ def freed(world: World, folder: Path) -> dict[str, Any]:
     return {"before": before, "alive": weighed, "low_rank": sum(p.nbytes for p in run.model.parameters())}
 
 
-EXPERIMENTS = (one_reduction, joined_batches, resumed, pruned, disagreement, silent_stop, unequal, foreign, cut_short, freed)
+EXPERIMENTS = (
+    one_reduction, died_and_reborn, joined_batches, resumed, pruned, disagreement, silent_stop, unequal, foreign, cut_short, freed
+)  # fmt: skip
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
-    together = join("cpu")
+    together = join("cpu", timeout=600, warn_after=60)
     results = {experiment.__name__: experiment(together, place) for experiment in EXPERIMENTS}
     torch.save(results, place / f"rank{together.rank}.pt")

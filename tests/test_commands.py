@@ -175,7 +175,7 @@ def test_a_finished_run_says_so_at_once_and_changes_nothing(invoke: Command, tmp
 
 
 def test_the_directory_is_the_settings_and_not_the_places(invoke: Command, tmp_path: Path):
-    elsewhere = ("checkpoint_every=2", "device=cpu", "data_root=elsewhere")
+    elsewhere = ("checkpoint_every=2", "rank_timeout=60", "rank_warning=5", "global_batch=7", "device=cpu", "data_root=elsewhere")
     names = []
     for overrides in ((), elsewhere, ("seed=2",), ("schedule.learning_rate=0.2",)):
         printed = invoke(*SMALL, *overrides, "epochs=1").stdout
@@ -246,6 +246,9 @@ def test_a_damaged_checkpoint_is_named_and_the_run_still_ends_the_same(invoke: C
         (("batch_size=0",), ["batch_size=0"]),
         (("seed=-1",), ["seed=-1"]),
         (("checkpoint_every=0",), ["checkpoint_every=0"]),
+        (("rank_timeout=0",), ["rank_timeout=0.0 must be above 0"]),
+        (("rank_timeout=nan",), ["rank_timeout=nan must be above 0"]),
+        (("rank_warning=-1",), ["rank_warning=-1.0 must be from 0"]),
         (("device=tpu",), ["device=tpu", "cpu", "cuda"]),
         (("model.width=wide",), ["wide"]),
         (("model.hight=2",), ["hight"]),

@@ -359,7 +359,7 @@ def test_a_model_whose_config_says_nothing_of_factoring_gets_a_sentence_from_met
         ("7", "model.low_rank=7: a mapping is expected, or null"),
         (
             "{keep: [], first: null, rank_ratio: 0.25, ranks: null, rnaks: 1}",
-            "there is no setting model.low_rank.rnaks; there are",
+            "there is no setting model.low_rank.rnaks",
         ),
     ],
 )

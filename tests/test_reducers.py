@@ -11,6 +11,7 @@ from pufferfish_bench.errors import InputError
 from pufferfish_bench.low_rank import choose, factorise
 from pufferfish_bench.models.resnet import ResNet18
 from pufferfish_bench.optimizers import PowerSGDMomentum
+from pufferfish_bench.recurrent import LowRankLSTM
 from pufferfish_bench.reducers import bits, quantised, signum, topk
 from pufferfish_bench.reducers.flat import Flat
 from pufferfish_bench.reducers.powersgd import PowerSGD, orthogonalise
@@ -204,6 +205,109 @@ def test_a_gradient_of_zeros_stays_finite():
     reducer.clear(None)
     reduce(reducer)
     assert not reducer.gradient.any()
+
+
+def layer(rank: int = 2) -> tuple[nn.Linear, PowerSGD]:
+    model = nn.Linear(20, 30, bias=False)
+    return model, attached("powersgd", model, rank=rank)
+
+
+def product(rank: int, seed: int, rows: int = 30, columns: int = 20) -> Tensor:
+    """A random matrix of a rank."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, rank, generator=random) @ torch.randn(rank, columns, generator=random)
+
+
+def sent(model: nn.Linear, reducer: Reducer, gradient: Tensor) -> Tensor:
+    """What becomes of a gradient."""
+    model.weight.grad.copy_(gradient)
+    reduce(reducer)
+    return model.weight.grad.clone()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_powersgd_begins_again_after_gradients_of_zeros(steps: int):
+    (model, reducer), (_, new) = layer(), (other := layer())
+    for _ in range(steps):
+        assert not sent(model, reducer, torch.zeros(30, 20)).any()
+    for seed in range(3):  # as a reducer that has seen nothing, and error feedback with it
+        assert torch.equal(sent(model, reducer, product(9, seed)), found := sent(other[0], new, product(9, seed)))
+        assert torch.equal(reducer.error, new.error)
+        assert found.norm() > 1
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_powersgd_captures_a_gradient_of_its_rank_after_one_of_a_lower_rank(scale: float, steps: int):
+    model, reducer = layer()
+    for _ in range(steps):
+        first = scale * product(1, 0)
+        assert sent(model, reducer, first) == pytest.approx(first, abs=1e-5 * scale)
+        reducer.error.zero_()
+    for seed in (1, 2):
+        second = scale * product(2, seed)
+        assert sent(model, reducer, second) == pytest.approx(second, abs=1e-3 * scale)
+        reducer.error.zero_()
+
+
+def test_a_direction_too_weak_to_be_told_from_noise_is_sent_once_error_feedback_has_added_it_up():
+    model, reducer = layer()
+    weak = 1e-5 * product(1, 1)
+    gradient = product(1, 0) + weak
+    total = sum(sent(model, reducer, gradient).double() for _ in range(100))
+    missing = 100 * gradient.double() - total
+    assert missing.norm() < 0.25 * 100 * weak.norm()
+
+
+def test_a_resume_after_columns_died_gives_the_same_bits():
+    gradients = [torch.zeros(30, 20), product(1, 0), product(1, 0), product(9, 1), product(9, 2)]
+    whole = layer()
+    expected = [sent(*whole, gradient) for gradient in gradients]
+    for cut in range(1, len(gradients)):
+        before, after = layer(), layer()
+        for gradient in gradients[:cut]:
+            sent(*before, gradient)
+        after[1].load_state_dict(before[1].state_dict())
+        left = [sent(*after, gradient) for gradient in gradients[cut:]]
+        assert all(torch.equal(one, other) for one, other in zip(left, expected[cut:], strict=True))
+
+
+def test_columns_that_others_make_up_are_zero_and_told():
+    random = torch.Generator().manual_seed(0)
+    matrices = torch.randn(2, 12, 3, generator=random)
+    matrices[0, :, 1] = 3 * matrices[0, :, 0]
+    matrices[1, :, 2] = 0
+    dead = orthogonalise(matrices)
+    assert dead.squeeze(1).tolist() == [[False, True, False], [False, False, True]]
+    assert matrices.transpose(1, 2) @ matrices == pytest.approx(torch.diag_embed(1.0 - dead.squeeze(1).float()), abs=1e-5)
+
+
+def test_powersgd_compresses_the_factors_of_a_low_rank_lstm_gate_by_gate():
+    lstm = LowRankLSTM(inputs=12, hidden=10, rank=3)
+    reducer = attached("powersgd", lstm, rank=2)
+    factors = {name: p for name, p in lstm.named_parameters() if name != "bias"}
+    plain = {name: [nn.Linear(*matrix.shape[::-1], bias=False) for matrix in p] for name, p in factors.items()}
+    singles = {name: [(part, attached("powersgd", part, rank=2)) for part in parts] for name, parts in plain.items()}
+    shapes = [(3, 12), (10, 3), (3, 10), (10, 3)]
+    assert reducer.first.numel() == 4 * (sum(2 * rows for rows, _ in shapes) + 10)  # biases as they are
+    assert reducer.second.numel() == 4 * sum(2 * columns for _, columns in shapes)
+    for _ in range(30):  # until the random start is forgotten
+        given = give(lstm, 0)
+        reducer.error.zero_()
+        reduce(reducer)
+        for name, parts in singles.items():
+            for (part, single), gradient in zip(parts, given[name], strict=True):
+                single.error.zero_()
+                sent(part, single, gradient)
+    assert torch.equal(lstm.bias.grad, given["bias"])
+    for name, parts in singles.items():
+        for gate, (part, _) in enumerate(parts):
+            assert lstm.get_parameter(name).grad[gate] == pytest.approx(part.weight.grad, abs=1e-2), (name, gate)
+
+
+def test_a_convolution_of_one_dimension_is_one_matrix():
+    reducer = attached("powersgd", nn.Conv1d(5, 7, 3), rank=2)
+    assert (reducer.first.numel(), reducer.second.numel()) == (2 * 7 + 7, 2 * 15)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,17 @@ def test_powersgd_is_the_algorithm_of_its_paper(found):
             assert left[name] == pytest.approx(sum(rank[name] for rank in given) / RANKS, abs=1e-6)
 
 
+def test_columns_of_powersgd_that_died_are_drawn_again_alike_on_all_ranks_and_nothing_is_lost(found):
+    ours = [rank["died_and_reborn"] for rank in found]
+    assert torch.equal(ours[0]["q"], ours[1]["q"])
+    for one, other in zip(ours[0]["left"], ours[1]["left"], strict=True):
+        assert torch.equal(one, other)
+    assert not ours[0]["left"][0].any()
+    assert all(step.norm() > 1 for step in ours[0]["left"][1:])
+    sums = [sum(rank["given"]) - rank["error"] for rank in ours]
+    assert sum(ours[0]["left"]) == pytest.approx(sum(sums) / RANKS, abs=1e-3)  # what is not sent yet is held
+
+
 def test_the_bytes_sent_are_those_of_theory(found):
     parameters = dict(TinyNet().named_parameters())
     count = sum(p.numel() for p in parameters.values())
@@ -249,10 +260,10 @@ def test_text_is_learnt_and_judged_by_two_ranks_as_by_one(tmp_path: Path, comman
     assert two["val_ppl"] == pytest.approx(one["val_ppl"], rel=0.05)  # ranks weigh alike, whatever the words in their parts
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen:
+def start(folder: Path, *words: str, restarts: int = 0) -> subprocess.Popen:
     return subprocess.Popen(
-        [*TORCHRUN, "-m", "pufferfish_bench", *words], cwd=folder, env=environment(), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        [*TORCHRUN, f"--max-restarts={restarts}", "-m", "pufferfish_bench", *words], cwd=folder, env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -299,6 +310,56 @@ def test_when_a_rank_is_killed_the_job_ends_with_a_sentence_and_resumes_to_the_s
     assert_same_run(tmp_path / "run", whole)
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_ranks_that_torchrun_starts_again_after_a_kill_meet_and_finish_the_run(tmp_path: Path, whole: Path, victim: int):
+    process = start(tmp_path, "method=powersgd", *LONG, "run_dir=run", restarts=1)
+    wait_for(tmp_path / "run" / EPOCHS, process)
+    wait_for(tmp_path / "run" / "checkpoints" / "rank1" / "once_whole", process, lines=0)
+    os.kill(ranks_of(process)[victim], signal.SIGKILL)
+    said, complaints = process.communicate(timeout=120)
+    assert process.returncode == 0, complaints
+    assert "resuming in epoch" in said
+    assert_same_run(tmp_path / "run", whole)
+
+
+def complaint(process: subprocess.Popen, words: str) -> str:
+    """The line of standard error that has these words, when it comes."""
+    for line in process.stderr:
+        if words in line:
+            return line
+    raise AssertionError(f"{words!r} was not said")
+
+
+@pytest.mark.parametrize("stalled", [0, 1])
+def test_a_rank_that_stalls_is_named_and_the_run_goes_on_with_it(tmp_path: Path, whole: Path, stalled: int):
+    process = start(tmp_path, "method=powersgd", *LONG, "run_dir=run", "rank_warning=1", "rank_timeout=100")
+    wait_for(tmp_path / "run" / EPOCHS, process)
+    victim = ranks_of(process)[stalled]
+    os.kill(victim, signal.SIGSTOP)
+    words = f"warning: rank {stalled} has given no sign of life"
+    assert complaint(process, words).startswith(("rank 1: warning", "warning")[stalled])
+    os.kill(victim, signal.SIGCONT)
+    assert f"rank {stalled} goes on" in complaint(process, f"rank {stalled} goes on")
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_ranks_do_not_wait_longer_than_they_were_told_and_end_with_a_sentence(tmp_path: Path):
+    process = start(tmp_path, "method=powersgd", *LONG, "run_dir=run", "rank_timeout=8")
+    wait_for(tmp_path / "run" / EPOCHS, process)
+    victim = ranks_of(process)[1]
+    os.kill(victim, signal.SIGSTOP)
+    sentence = complaint(process, "error:")
+    os.kill(victim, signal.SIGCONT)  # so that torchrun can end it
+    _, rest = process.communicate(timeout=120)
+    assert "another rank is gone" in sentence
+    assert "Timed out waiting 8000ms" in sentence
+    assert "the same command goes on" in sentence
+    assert "failed (exitcode: 2) local_rank: 0" in rest
+    assert "[rank0]: Traceback" not in rest
+
+
 def test_a_signal_stops_all_ranks_at_one_step_and_a_resume_makes_the_run_whole(tmp_path: Path, whole: Path):
     words = ("method=powersgd", *LONG, "run_dir=run")
     process = start(tmp_path, *words)
@@ -323,6 +384,13 @@ def test_a_finished_run_says_so_and_another_number_of_ranks_is_another_run(tmp_p
     other = command(*words)
     assert other.returncode == 2
     assert "workers: 2 -> 1" in other.stderr
+
+
+def test_a_global_batch_that_is_not_the_recipes_is_one_warning_for_all_ranks(tmp_path: Path):
+    done = together(tmp_path, "pufferfish_bench", *TINY, "run_dir=run", "epochs=1", "global_batch=8")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the global batch is 16 (batch_size=8 x 2 workers)") == 1
+    assert "use batch_size=4" in done.stderr
 
 
 def test_a_mistyped_setting_is_one_sentence_for_all_ranks(tmp_path: Path):

@@ -26,7 +26,17 @@ from pufferfish_bench import checked, composition, processors, run_directory  # 
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.preflight import arguments_of, check_groups, check_rates, check_reducer, refuse_nonsense
 from pufferfish_bench.records import closing
-from pufferfish_bench.settings import Settings, check, conditions, config_dir, fully_low_rank, identity, settings_of, together
+from pufferfish_bench.settings import (
+    Settings,
+    check,
+    conditions,
+    config_dir,
+    fully_low_rank,
+    identity,
+    settings_of,
+    together,
+    warn_of_batch,
+)
 from pufferfish_bench.speech import RANK, VERSION, complain, console, say, speak_up, spoken_errors
 from pufferfish_bench.sweeps import Sweep
 
@@ -105,10 +115,12 @@ def train_in(directory: Path, config: DictConfig) -> None:
     from pufferfish_bench.observers import Probe, Recorder, SlowRun, TensorBoard, Terminal
     from pufferfish_bench.trainer import Stopped, Trainer
 
-    world = worlds.join(config.device)
+    world = worlds.join(config.device, timeout=config.rank_timeout, warn_after=config.rank_warning)
     if world.share(RANK == 0 and run_directory.finished(directory, settings)):
         show_summary(directory)
         return
+    if RANK == 0:
+        warn_of_batch(config)
     if world.device.type == "cpu":
         hold_on_to_memory()
     precision = instantiate(config.precision)

@@ -41,6 +41,8 @@ class LSTM(nn.LSTM):
 class LowRankLSTM(nn.Module):
     """An LSTM layer in which every gate has two factors for the input and two for the hidden state: u comes first, then v."""
 
+    stacked_parameters = ("u_ih", "v_ih", "u_hh", "v_hh", "bias")  # one tensor for each gate in each of them
+
     def __init__(self, inputs: int, hidden: int, rank: int, **like: Any):
         super().__init__()
         self.hidden = hidden

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import math
 import os
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from pufferfish_bench.errors import InputError
+
+log = logging.getLogger(__name__)
 
 # Settings of a data set that say where it lies and how its batches are made ready, not what is in them.
 DATA_PLACES = ("root", "fetch", "mirrors")
@@ -22,7 +25,7 @@ DATA_CONDITIONS = ("cache", "workers", "prefetch", "tolerated_unreadable", "max_
 # Settings that say where and how often things are written, not what is trained: two runs that differ only here are the same.
 PLACES = {
     "data_root": "", "download": False, "run_root": "", "run_dir": "", "device": "auto", "checkpoint_every": 1,
-    "measure_network": False, "probe_steps": 0,
+    "measure_network": False, "probe_steps": 0, "rank_timeout": 0.0, "rank_warning": 0.0, "global_batch": None,
 }  # fmt: skip
 # Settings that were added later, by the _target_ they belong to: a record without one was made as if it had this value.
 LATER: dict[str, dict[str, Any]] = {
@@ -33,6 +36,8 @@ LATER: dict[str, dict[str, Any]] = {
 # Settings that are told by others: a profile by all that it chooses, the rest by the reducer, schedule or method that they are
 # handed to.
 TOLD_ELSEWHERE = ("profile", "measure_wait", "signum_learning_rate", "search_milestones")
+
+LONGEST_WAIT = 7 * 24 * 3600  # seconds
 
 
 @dataclass
@@ -69,6 +74,9 @@ class Settings:
     run_root: str = MISSING
     run_dir: str = MISSING
     checkpoint_every: int = MISSING
+    rank_timeout: float = MISSING
+    rank_warning: float = MISSING
+    global_batch: int | None = MISSING
 
 
 def config_dir() -> str:
@@ -127,6 +135,19 @@ def identity(config: DictConfig) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:8]
 
 
+def warn_of_batch(config: DictConfig) -> None:
+    """Say so if the batches of all workers together are not what the recipe's learning rate is made for."""
+    workers, meant, batch = config.workers, config.global_batch, config.batch_size * config.workers
+    if meant is None or batch == meant:
+        return
+    whole = meant % workers == 0
+    fitting = f"batch_size={meant // workers}" if whole else f"a number of workers that divides {meant}"
+    log.warning(
+        f"the global batch is {batch} (batch_size={config.batch_size} x {workers} worker{'s' * (workers > 1)}), but the learning "
+        f"rate of this recipe is for {meant}: use {fitting}, or set schedule.learning_rate for {batch} and global_batch={batch}"
+    )
+
+
 def check(config: DictConfig) -> None:
     """Refuse numbers that make no sense before anything slow begins."""
     for key in ("run_dir", "run_root"):
@@ -139,6 +160,10 @@ def check(config: DictConfig) -> None:
             raise InputError(f"{key}={config[key]} must be at least 1")
     if config.workers != int(os.environ.get("WORLD_SIZE", "1")):
         raise InputError(f"workers={config.workers} is not to be set: it is the number of processes that torchrun starts")
+    if not 0 < config.rank_timeout <= LONGEST_WAIT:
+        raise InputError(f"rank_timeout={config.rank_timeout} must be above 0 and at most {LONGEST_WAIT} seconds")
+    if not 0 <= config.rank_warning <= LONGEST_WAIT:
+        raise InputError(f"rank_warning={config.rank_warning} must be from 0 (no warning) to {LONGEST_WAIT} seconds")
     for key in ("warmup_epochs", "untimed_steps", "probe_steps"):
         if config[key] < 0:
             raise InputError(f"{key}={config[key]} must not be negative")

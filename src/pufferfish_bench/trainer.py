@@ -240,13 +240,12 @@ class Trainer:
         wish = self.stop_requested()
         if run.world.size == 1:
             return wish
-        if run.step != steps:
+        if run.step != steps:  # an epoch's end is always asked: the ranks have met in the evaluation of the one before
             if not run.reducer.in_step:
                 return False
-            if run.world.device.type == "cuda":  # its host runs ahead of it
-                if run.step % CHECK_EVERY:
-                    return False
-                run.world.synchronise()
+            if run.world.device.type == "cuda" and run.step % CHECK_EVERY:
+                return False
+        run.world.synchronise()  # the host runs ahead of a GPU: that has to have met the others in this step
         return run.world.all_stop(wish)
 
     def save(self, run: Run) -> None:

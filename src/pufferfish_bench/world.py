@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pufferfish_bench import rendezvous
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.heartbeat import Heartbeat
 
 ENDED = "pufferfish/end"  # in the store, with the number of the run: the moment at which all ranks stop
 
@@ -23,6 +25,7 @@ class World:
     """This process among those that train together."""
 
     runs = 0
+    arrivals = 0  # of this process at collectives: a rank with fewer than another is waited for
 
     def __init__(self, *, rank: int, size: int, device: torch.device, store: Any = None):
         self.rank = rank
@@ -33,6 +36,10 @@ class World:
         World.runs += 1  # of this process: a sweep has several
         self.end = f"{ENDED}{World.runs}"
 
+    def arrive(self) -> None:
+        """This rank has come to a collective."""
+        World.arrivals += 1
+
     def synchronise(self) -> None:
         """Return once the device has done all it was asked to do."""
         if self.device.type == "cuda":
@@ -41,12 +48,14 @@ class World:
     def allreduce(self, tensor: Tensor) -> None:
         """Replace `tensor` by its sum over all ranks."""
         if self.size > 1:
+            self.arrive()
             dist.all_reduce(tensor)
 
     def allgather(self, tensor: Tensor) -> Tensor:
         """(ranks, *shape): the tensors of all ranks."""
         gathered = tensor.new_empty(self.size, *tensor.shape)
         if self.size > 1:
+            self.arrive()
             dist.all_gather_single(gathered.flatten(), tensor.flatten())
             return gathered
         return gathered.copy_(tensor[None])
@@ -55,6 +64,7 @@ class World:
         """Replace each tensor by that of rank 0."""
         if self.size > 1:
             for tensor in tensors:
+                self.arrive()
                 if tensor.is_contiguous():
                     dist.broadcast(tensor, 0)
                 else:
@@ -81,12 +91,14 @@ class World:
     def barrier(self) -> None:
         """Return once all ranks are here."""
         if self.size > 1:
+            self.arrive()
             dist.barrier()
 
     def share(self, thing: Any) -> Any:
         """What rank 0 has, on all ranks."""
         if self.size == 1:
             return thing
+        self.arrive()
         things = [thing]
         dist.broadcast_object_list(things, src=0, device=self.device)
         return things[0]
@@ -95,6 +107,7 @@ class World:
         """What each rank has, on all ranks."""
         if self.size == 1:
             return [thing]
+        self.arrive()
         things = [None] * self.size
         dist.all_gather_object(things, thing)
         return things
@@ -133,8 +146,12 @@ def alone(device: str = "cpu") -> World:
     return World(rank=0, size=1, device=torch.device(device))
 
 
-def join(device: str) -> World:
-    """The world this process was started in, on `device`: cpu, cuda, or auto for CUDA where there is one."""
+def join(device: str, *, timeout: float, warn_after: float) -> World:
+    """The world this process was started in, on `device`: cpu, cuda, or auto for CUDA where there is one.
+
+    A rank gives up after it has waited `timeout` seconds for another; one that has been silent for `warn_after` is named in a
+    warning (0: never). Both hold for all runs of a process.
+    """
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"device={device} is not known; allowed: auto, cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
@@ -159,8 +176,16 @@ def join(device: str) -> World:
         here = torch.device("cuda", local)
         torch.cuda.set_device(here)
     if not dist.is_initialized():  # a sweep stays together
-        dist.init_process_group("nccl" if device == "cuda" else "gloo", device_id=here if device == "cuda" else None)
+        store, rank, size = rendezvous.meet(timeout)
+        dist.init_process_group(
+            "nccl" if device == "cuda" else "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout),
+            device_id=here if device == "cuda" else None,
+        )  # fmt: skip
         atexit.register(dist.destroy_process_group)
+        if size > 1 and warn_after:
+            heart = Heartbeat(store, rank=rank, size=size, warn_after=warn_after, arrivals=lambda: World.arrivals)
+            heart.start()
+            atexit.register(heart.stop)
     store = dist.distributed_c10d._get_default_store()  # torch has no public way to it
     return World(rank=dist.get_rank(), size=dist.get_world_size(), device=here, store=store)
 

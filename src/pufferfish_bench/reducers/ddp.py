@@ -42,6 +42,7 @@ class DDP(Reducer):
         return module
 
     def hook(self, _: None, bucket: Bucket) -> Sum:
+        self.world.arrive()
         before = self.watch.mark()
         total, sizes = self.send(bucket)
         self.sent += [("allreduce", size) for size in sizes]
