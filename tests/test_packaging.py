@@ -54,6 +54,7 @@ LAYERS = [
     {"low_rank_layers"},
     {"stopwatch", "schedules", "optimizers", "records", "machine", "vision", "settings", "recurrent", "triggers", "speech"},
     {"world"},
+    {"heartbeat", "rendezvous"},
     {"errors", "processors", "limits", "visible"},
 ]
 
@@ -90,7 +91,7 @@ def test_only_main_and_composition_know_hydra_and_only_world_and_those_who_wrap_
         text = path.read_text()
         assert not re.search(r"^\s*(import|from) hydra", text, re.MULTILINE) or path.name in ("main.py", "composition.py"), path
         text = text.replace('"torch.distributed.run"', "torchrun")  # a program that is started is not known
-        assert "torch.distributed" not in text or path.name in ("world.py", "ddp.py", "compression.py"), path
+        assert "torch.distributed" not in text or path.name in ("world.py", "rendezvous.py", "ddp.py", "compression.py"), path
 
 
 def test_the_wheel_carries_the_configs_and_the_papers_numbers_and_runs_without_the_repository(tmp_path: Path):

@@ -1,5 +1,5 @@
 """The processes that train together: rank, size, device and what they say to each other. All of torch.distributed is here,
-but for the engine that is torch's own (reducers/ddp.py).
+but for how ranks meet (rendezvous.py) and the engine that is torch's own (reducers/ddp.py).
 
 What each rank sends to average gradients is the business of the reducers; the rest of a run speaks seldom.
 """

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pufferfish_bench.core import Message
 from pufferfish_bench.errors import InputError
+from pufferfish_bench.limits import Count
 from pufferfish_bench.reducers.flat import Flat
 
 # A column of P of which less than this is left once the others are taken out of it is rounding noise: a single-precision product
@@ -41,7 +42,7 @@ class PowerSGD(Flat):
 
     takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
 
-    def __init__(self, *, rank: int, seed: int, **how: Any):
+    def __init__(self, *, rank: Count, seed: int, **how: Any):
         super().__init__(**how)
         if rank < 1:
             raise InputError(f"reducer.rank={rank} must be at least 1")
