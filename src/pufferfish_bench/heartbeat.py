@@ -1,5 +1,6 @@
 """Signs of life of the ranks, through the store that they share: a rank that hangs is named long before a collective gives up."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -72,8 +73,11 @@ class Heartbeat:
     def stop(self) -> None:
         """Say farewell, if the store still listens."""
         self.over.set()
-        for thread in self.threads:
-            thread.join(timeout=1)
+        for thread in self.threads:  # one that was still asking the store when Python ends would abort the process
+            thread.join(timeout=5)
+        if not self.threads[0].is_alive():
+            with contextlib.suppress(RuntimeError):
+                self.store.set(self.keys[self.rank], LEFT)  # does not wait for an answer
 
     def exchange(self) -> None:
         try:
@@ -83,7 +87,6 @@ class Heartbeat:
                     self.signs = {rank: sign.decode() for rank, sign in enumerate(self.store.multi_get(self.keys))}
                 self.exchanges += 1
                 self.over.wait(self.period)
-            self.store.set(self.keys[self.rank], LEFT)
         except RuntimeError as error:  # the store is gone
             log.debug("no more signs of life: %s", error)
 
