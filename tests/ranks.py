@@ -165,7 +165,9 @@ def resumed(world: World, folder: Path) -> dict[str, Any]:
 def pruned(world: World, folder: Path) -> dict[str, Any]:
     """For each pruning method: the hash of an uninterrupted run and of one that rank 1 stopped, and the parameters left."""
     methods = {
-        "eb_train": partial(EBTrain, prune_ratio=0.5, penalty=0.01, masks=2, distance=1.1, search_epochs=2, reinit=False),
+        "eb_train": partial(
+            EBTrain, prune_ratio=0.5, penalty=0.01, masks=2, distance=1.1, search_epochs=2, search_milestones=None, reinit=False
+        ),
         "lth": partial(LTH, prune_share=0.3, rewind_steps=2, levels=1, sparsity=None, layers={}),
     }
     found = {}

@@ -98,7 +98,7 @@ def test_a_rank_that_fails_alone_does_not_go_on(tmp_path: Path):
     program.write_text(
         "import pathlib, time\n"
         "from pufferfish_bench.world import join\n"
-        "world = join('cpu')\n"
+        "world = join('cpu', timeout=600, warn_after=60)\n"
         "both = world.all_failed(1)\n"
         "alone = world.all_failed(2, seconds=0.5) if world.rank == 0 else None\n"
         "pathlib.Path(f'found{world.rank}').write_text(f'{both} {alone}')\n"

@@ -398,4 +398,4 @@ def test_a_mistyped_setting_is_one_sentence_for_all_ranks(tmp_path: Path):
         tmp_path, "pufferfish_bench", *TINY, "run_dir=run", "reducer=powersgd", "reducer.rank=0", "measure_network=true"
     )
     assert done.returncode != 0
-    assert "error: reducer.rank=0 must be at least 1" in done.stderr
+    assert "error: reducer.rank=0: an integer at least 1 is expected" in done.stderr

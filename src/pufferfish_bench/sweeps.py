@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from pufferfish_bench.speech import RANK, complain, explain
 
+# of ranks for each other, where the first run of all has failed before they met: its settings may be what is wrong
+WAITING = {"timeout": 1800.0, "warn_after": 60.0}
+
 
 class Sweep:
     """The runs of a sweep that failed."""
@@ -57,7 +60,7 @@ def on_all_ranks(number: int, device: str) -> bool:
         return True
     from pufferfish_bench import world
 
-    here = world.join("cpu" if device == "cpu" else "auto")  # a device that does not exist may be what failed
+    here = world.join("cpu" if device == "cpu" else "auto", **WAITING)  # a device that does not exist may be what failed
     return here.all_failed(number)
 
 
