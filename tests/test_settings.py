@@ -14,12 +14,12 @@ from hydra.core.hydra_config import HydraConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pufferfish_bench import typed
-from pufferfish_bench.composition import keys_of, suggestions
+from pufferfish_bench import main, typed
+from pufferfish_bench.composition import EXPECTED, TYPES, keys_of, suggestions
 from pufferfish_bench.errors import InputError
 from pufferfish_bench.limits import Count, InnerShare, Range
 from pufferfish_bench.records import RUN, read_json
-from pufferfish_bench.settings import config_dir, settings_of, with_later
+from pufferfish_bench.settings import config_dir, settings_of, with_later, without_later
 from tests.conftest import Command
 
 IMAGES = (
@@ -120,7 +120,11 @@ def test_a_mistake_is_refused_in_one_sentence_and_leaves_nothing(
         (("model=transformer", "dataset=synthetic_text"), "learns from sentence pairs, and dataset=synthetic_text has text"),
         (("model=resnet18", "dataset=wikitext2"), "model=resnet18 learns from images, and dataset=wikitext2 has text; choose"),
         (("model=resnet50", "profile=cpu", "dataset.cache=maybe"), "dataset.cache=maybe: true or false is expected"),
-        (("model=resnet50_eb", "profile=cpu", "method=eb_train", "schedule=noam"), "phase search sets schedule.milestones"),
+        (
+            ("model=resnet50_eb", "profile=cpu", "method=eb_train", "schedule=noam", "search_milestones=[2]"),
+            "phase search sets schedule.milestones, which this schedule does not have: use schedule=steps",
+        ),
+        (("--config-name=describe",), "the command has its own config; --config-dir DIR adds yours"),
         (("--shell-completion",), "--shell-completion needs what to do: install=bash"),
     ],
 )  # fmt: skip
@@ -300,9 +304,55 @@ def test_near_names_come_first_by_their_end_then_by_their_spelling():
     known = {"epochs", "schedule.learning_rate", "optimizer.momentum", "reducer.momentum", "batch_size"}
     assert suggestions("epoch", known) == ["epochs"]
     assert suggestions("momentum", known) == ["optimizer.momentum", "reducer.momentum"]
-    assert suggestions("schedule.momentum", known)[0] == "optimizer.momentum"
+    assert suggestions("schedule.momentum", known) == ["optimizer.momentum", "reducer.momentum"]
     assert suggestions("lr", known) == ["schedule.learning_rate"]
     assert suggestions("zzz", known) == []
+
+
+def test_what_a_setting_is_to_be_can_be_said_of_every_setting():
+    assert {kind for kind in TYPES.values() if kind != "Any"} <= set(EXPECTED)
+
+
+def test_a_mistake_inside_a_group_is_answered_with_names_of_that_group(invoke: Command):
+    refused = invoke(*IMAGES, "dataset.cache=true")
+    assert "there is no setting dataset.cache; there are dataset.batch_size" in refused.stderr
+
+
+def test_a_setting_that_came_later_leaves_the_directory_of_a_run_where_it_was():
+    now = {"optimizer": {"_target_": "pufferfish_bench.optimizers.adam", "weight_decay": 0.0, "decay_vectors": True}, "seed": 1}
+    assert without_later(now) == {"optimizer": {"_target_": "pufferfish_bench.optimizers.adam"}, "seed": 1}
+    now["optimizer"]["weight_decay"] = 0.1
+    assert without_later(now)["optimizer"]["weight_decay"] == 0.1
+
+
+def test_adam_at_the_rate_of_sgd_gets_a_warning(invoke: Command):
+    warned = invoke(*IMAGES, "optimizer=adamw", "schedule=cosine", "run_dir=run")
+    assert warned.stderr.startswith("warning: schedule.learning_rate=0.1 is made for SGD, and optimizer=adamw wants about 0.001")
+    assert invoke(*IMAGES, "optimizer=adam", "schedule.learning_rate=0.001", "run_dir=low").stderr == ""
+
+
+def test_a_run_of_a_sweep_that_cannot_be_composed_does_not_end_the_sweep(invoke: Command, tmp_path: Path):
+    swept = invoke("--multirun", *IMAGES, "epochs=1", "schedule=nope,steps", "run_dir=runs/${hydra:job.num}")
+    assert swept.returncode == 1
+    assert (tmp_path / "runs" / "1" / RUN).is_file()
+    assert "1 run of the sweep failed" in swept.stderr
+    assert "schedule=nope is not known" in swept.stderr
+
+
+@pytest.mark.parametrize("words", [("model.stem_norm=maybe",), ("dataset.sample=null",), ("model.low_rank.rank_ratio=x",)])
+def test_a_description_refuses_what_a_run_refuses(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr("sys.argv", ["pufferfish-describe", *words])
+    with pytest.raises(SystemExit) as exit:
+        main.describe()
+    assert exit.value.code == 2
+    assert "is expected" in capsys.readouterr().err
+
+
+def test_the_search_of_eb_train_has_the_steps_of_its_schedule_where_the_recipes_is_replaced(invoke: Command):
+    assert composed("model=resnet50_eb", "profile=cpu", "method=eb_train")["method"]["search_milestones"] == [9, 18, 24]
+    assert (
+        composed("model=resnet50_eb", "profile=cpu", "method=eb_train", "schedule=cosine")["method"]["search_milestones"] is None
+    )
 
 
 # --- odd values for every setting there is ---------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def test_the_estimate_is_the_steps_that_are_left_times_the_pace_after_the_first_
 
 
 def test_a_bare_run_on_a_cpu_says_how_long_it_takes_and_goes_on(arguments: Callable[..., list[str]], tmp_path: Path):
-    words = arguments("dataset=synthetic_images", "model.width=0.05", "dataset.train_images=400", "epochs=1000000", "run_dir=run")
+    words = arguments("dataset=synthetic_images", "model.width=0.05", "dataset.train_images=400", "epochs=999999", "run_dir=run")
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         said = iter(process.stdout.readline, "")

@@ -4,6 +4,7 @@ A recipe, or a method, may set keys of a model, data set, optimizer or schedule 
 file of a part declares its keys; what it does not declare is dropped if a recipe has set it, and refused if the user has.
 """
 
+import copy
 import dataclasses
 import difflib
 import re
@@ -26,6 +27,7 @@ from pufferfish_bench.typed import located, parameters
 CONFIGS = ("config", "describe")  # ours: Hydra also composes some of its own
 EXPECTED = {
     "int": "an integer",
+    "int | None": "an integer or null",
     "float": "a number",
     "float | None": "a number or null",
     "list[float] | None": "a list of numbers or null",
@@ -69,6 +71,17 @@ class Loader(ConfigLoaderImpl):
         tidy(config, words, repository)
         check_parts(config, repository)
         return config
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """The config of one run of a sweep. One that cannot be composed says why when its turn comes: the others are run."""
+        try:
+            return super().load_sweep_config(master_config, sweep_overrides)
+        except InputError as error:
+            config = copy.deepcopy(master_config)
+            with open_dict(config):
+                config.hydra.overrides.task = list(sweep_overrides)
+                config.hydra.refusal = str(error)
+            return config
 
     def parsed(self, config_name: str, overrides: list[str]) -> tuple[list[Override], Any]:
         """The words of the command line, and where config files are looked for."""
@@ -156,14 +169,15 @@ def unknown(key: str, value: str, known: Collection[str]) -> InputError:
 
 def suggestions(key: str, known: Collection[str]) -> list[str]:
     """The known keys that are nearest to a mistyped one: of that name in a group, or spelled much like it."""
-    last = key.rsplit(".", 1)[-1]
-    if "." in key:  # no group is meant
-        known = {name for name in known if "." in name}
+    group, _, last = key.rpartition(".")
+    if group:  # a name of this group is meant, or the same name in another
+        known = {name for name in known if name.rpartition(".")[0] == group or name.rpartition(".")[2] == last}
     same = [name for name in sorted(known) if name.rsplit(".", 1)[-1] == last]
     ends = {name.rsplit(".", 1)[-1]: name for name in sorted(known, reverse=True)}
     near = [ends[end] for end in difflib.get_close_matches(last, ends, n=1, cutoff=0.75)]
     alias = [ALIASES[last]] if ALIASES.get(last) in known else []
-    return list(dict.fromkeys([*alias, *same, *difflib.get_close_matches(key, sorted(known), n=2, cutoff=0.7), *near]))[:3]
+    spelled = [] if group else difflib.get_close_matches(key, sorted(known), n=2, cutoff=0.7)
+    return list(dict.fromkeys([*alias, *same, *spelled, *near]))[:3]
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
@@ -196,6 +210,7 @@ def missing_keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
 
 def tidy(config: DictConfig, words: Sequence[Override], repository: Any) -> None:
     """Take out what a recipe has set of parts that are not there; refuse what the user has."""
+    given = {word.key_or_group for word in words}
     for group, choice in config.hydra.runtime.choices.items():
         node = config.get(group) if group in TYPES else None
         if not isinstance(node, DictConfig) or choice is None:
@@ -205,6 +220,8 @@ def tidy(config: DictConfig, words: Sequence[Override], repository: Any) -> None
         if "_target_" in own:  # something else than what the file describes: its constructor says what it takes
             takes = parameters(located(node._target_, group))
             declared = {key for key in node if key.startswith("_") or takes is None or key in (*takes, *own, *FOR_OTHERS)}
+        if group == "schedule" and "milestones" not in declared and "search_milestones" not in given:
+            config.search_milestones = None  # a recipe's, of the schedule that was replaced
         for key in list(node):
             if key in declared:
                 continue

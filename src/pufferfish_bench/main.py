@@ -24,7 +24,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pufferfish_bench import checked, composition, processors, run_directory  # noqa: F401  (Hydra composes with its checks)
 from pufferfish_bench.errors import InputError
-from pufferfish_bench.preflight import arguments_of, check_groups, check_rates, check_reducer, refuse_nonsense
+from pufferfish_bench.preflight import (
+    arguments_of,
+    check_groups,
+    check_model,
+    check_rates,
+    check_reducer,
+    refuse_nonsense,
+    warn_of_rate,
+)
 from pufferfish_bench.records import closing
 from pufferfish_bench.settings import (
     Settings,
@@ -84,6 +92,8 @@ def train(config: DictConfig) -> None:
     swept = job.mode == RunMode.MULTIRUN
     of_sweep = sweep.run(job.overrides.task, job.job.num, config.device) if swept else contextlib.nullcontext()
     with of_sweep, config_errors():
+        if refusal := job.get("refusal"):
+            raise InputError(refusal)
         train_one(config)
 
 
@@ -121,6 +131,7 @@ def train_in(directory: Path, config: DictConfig) -> None:
         return
     if RANK == 0:
         warn_of_batch(config)
+        warn_of_rate(config, HydraConfig.get().overrides.task)
     if world.device.type == "cpu":
         hold_on_to_memory()
     precision = instantiate(config.precision)
@@ -218,6 +229,7 @@ def describe_model(config: DictConfig) -> None:
     if config.run is not None:
         describe.show_run(Path(config.run), console)
         return
+    check_model(config)
     settings = OmegaConf.to_container(config, resolve=True)
     overrides = HydraConfig.get().overrides.task
     changes = [override for override in overrides if override.split("=")[0] not in ("model", "profile", "json")]
@@ -288,6 +300,9 @@ def start(command: Callable[[], None]) -> None:
         sys.path.append(os.getcwd())  # a user's own model or method is found as with python -m
     if "--shell-completion" in sys.argv and not any(word.partition("=")[0] in COMPLETION for word in sys.argv):
         complain("error: --shell-completion needs what to do: install=bash, install=zsh or install=fish, or uninstall= with one")
+        sys.exit(2)
+    if any(word.split("=")[0] in ("--config-name", "-cn", "--config-path", "-cp") for word in sys.argv):
+        complain("error: the command has its own config; --config-dir DIR adds yours")
         sys.exit(2)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing them its own way
     with spoken_errors(), sweep.told(), config_errors():

@@ -37,6 +37,7 @@ LATER: dict[str, dict[str, Any]] = {
 # handed to.
 TOLD_ELSEWHERE = ("profile", "measure_wait", "signum_learning_rate", "search_milestones")
 
+MOST_EPOCHS = 10**6
 LONGEST_WAIT = 7 * 24 * 3600  # seconds
 
 
@@ -107,6 +108,16 @@ def with_later(settings: Any) -> Any:
     return LATER.get(settings.get("_target_"), {}) | {key: with_later(value) for key, value in settings.items()}
 
 
+def without_later(settings: Any) -> Any:
+    """Settings without what was added later, where it has the value of before: a run keeps its directory."""
+    if isinstance(settings, list):
+        return [without_later(value) for value in settings]
+    if not isinstance(settings, dict):
+        return settings
+    later = LATER.get(settings.get("_target_"), {})
+    return {key: without_later(value) for key, value in settings.items() if key not in later or later[key] != value}
+
+
 def conditions(config: DictConfig) -> dict[str, Any]:
     """How batches are made ready: no part of a run's identity, and yet a condition of its times."""
     return {key: config.dataset[key] for key in DATA_CONDITIONS if key in config.dataset}
@@ -131,7 +142,7 @@ def fully_low_rank(config: DictConfig) -> dict[str, Any] | None:
 
 def identity(config: DictConfig) -> str:
     """Eight letters that stand for the settings."""
-    words = json.dumps(settings_of(config), sort_keys=True)
+    words = json.dumps(without_later(settings_of(config)), sort_keys=True)
     return hashlib.sha256(words.encode()).hexdigest()[:8]
 
 
@@ -142,9 +153,10 @@ def warn_of_batch(config: DictConfig) -> None:
         return
     whole = meant % workers == 0
     fitting = f"batch_size={meant // workers}" if whole else f"a number of workers that divides {meant}"
+    rate = "learning_rate" if "learning_rate" in config.schedule else "factor"
     log.warning(
         f"the global batch is {batch} (batch_size={config.batch_size} x {workers} worker{'s' * (workers > 1)}), but the learning "
-        f"rate of this recipe is for {meant}: use {fitting}, or set schedule.learning_rate for {batch} and global_batch={batch}"
+        f"rate of this recipe is for {meant}: use {fitting}, or set schedule.{rate} for {batch} and global_batch={batch}"
     )
 
 
@@ -158,6 +170,8 @@ def check(config: DictConfig) -> None:
     for key in ("epochs", "batch_size", "checkpoint_every"):
         if config[key] < 1:
             raise InputError(f"{key}={config[key]} must be at least 1")
+    if config.epochs >= MOST_EPOCHS:
+        raise InputError(f"epochs={config.epochs} must be below {MOST_EPOCHS:,}")
     if config.workers != int(os.environ.get("WORLD_SIZE", "1")):
         raise InputError(f"workers={config.workers} is not to be set: it is the number of processes that torchrun starts")
     if not 0 < config.rank_timeout <= LONGEST_WAIT:

@@ -41,15 +41,16 @@ def restored(directory: Path, record: dict[str, Any], allowed: Collection[str] =
     `allowed` names what may be built beside the models and methods of this package.
     """
     vet(record, allowed)
-    from pufferfish_bench.checkpoints import Checkpoints
+    from pufferfish_bench import checkpoints
     from pufferfish_bench.surgery import replay_phase
     from pufferfish_bench.world import alone
 
     settings = record["settings"]
-    saved = Checkpoints(directory=directory / "checkpoints", world=alone()).load()
-    if saved is None:
+    paths = checkpoints.Checkpoints(directory=directory / "checkpoints", world=alone()).paths()
+    if not paths:
         raise InputError(f"{directory} has no checkpoint")
     try:
+        saved = checkpoints.read(paths[-1])["shared"]  # of the end of the run, and no other
         model = build(OmegaConf.create(settings["model"]))
         plan = build(OmegaConf.create(settings["method"])).plan(settings["epochs"], model)
         for phase, done in zip(plan, saved["operations"], strict=True):

@@ -28,7 +28,7 @@ class Signum(Gathered):
         if any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
             raise InputError(
                 f"reducer=signum has a momentum of its own, and so has {type(optimizer).__name__} here: use optimizer=sgd "
-                "optimizer.momentum=0"
+                "optimizer.momentum=0 schedule=steps"
             )
         if clip_norm is not None:
             raise InputError(f"clip_norm={clip_norm} would make nothing of signs, which are all as long: set clip_norm=null")
