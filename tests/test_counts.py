@@ -162,7 +162,7 @@ def test_a_description_of_wrong_ranks_is_refused(refused: Callable):
         described(*words)
 
     refused(command, ["model.low_rank.ranks={layer4.1.conv2: true}"], "rank True for layer4.1.conv2 is neither")
-    refused(command, ["~model.low_rank", "+model.low_rank={keep: []}"], "must have the settings of this example")
+    refused(command, ["~model.low_rank", "+model.low_rank={keep: []}"], "model.low_rank.first is not set")
 
 
 def test_a_net_that_factoring_makes_larger_is_told(capsys: pytest.CaptureFixture):

@@ -80,7 +80,7 @@ class Loader(ConfigLoaderImpl):
             config = copy.deepcopy(master_config)
             with open_dict(config):
                 config.hydra.overrides.task = list(sweep_overrides)
-                config.hydra.refusal = str(error)
+                config.refusal = str(error)
             return config
 
     def parsed(self, config_name: str, overrides: list[str]) -> tuple[list[Override], Any]:
@@ -220,7 +220,8 @@ def tidy(config: DictConfig, words: Sequence[Override], repository: Any) -> None
         if "_target_" in own:  # something else than what the file describes: its constructor says what it takes
             takes = parameters(located(node._target_, group))
             declared = {key for key in node if key.startswith("_") or takes is None or key in (*takes, *own, *FOR_OTHERS)}
-        if group == "schedule" and "milestones" not in declared and "search_milestones" not in given:
+        replaced = group == "schedule" and "milestones" not in declared and "search_milestones" not in given
+        if replaced and "search_milestones" in config:
             config.search_milestones = None  # a recipe's, of the schedule that was replaced
         for key in list(node):
             if key in declared:

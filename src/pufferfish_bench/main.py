@@ -92,8 +92,8 @@ def train(config: DictConfig) -> None:
     swept = job.mode == RunMode.MULTIRUN
     of_sweep = sweep.run(job.overrides.task, job.job.num, config.device) if swept else contextlib.nullcontext()
     with of_sweep, config_errors():
-        if refusal := job.get("refusal"):
-            raise InputError(refusal)
+        if "refusal" in config:  # by the composition of a sweep's run
+            raise InputError(config.refusal)
         train_one(config)
 
 
@@ -131,7 +131,6 @@ def train_in(directory: Path, config: DictConfig) -> None:
         return
     if RANK == 0:
         warn_of_batch(config)
-        warn_of_rate(config, HydraConfig.get().overrides.task)
     if world.device.type == "cpu":
         hold_on_to_memory()
     precision = instantiate(config.precision)
@@ -156,6 +155,8 @@ def train_in(directory: Path, config: DictConfig) -> None:
         ],
     }.items():
         refuse_nonsense(group, trial)
+    if RANK == 0:
+        warn_of_rate(config, HydraConfig.get().overrides.task)
     task = build(config.dataset, world=world)  # may take its time, so it comes last
     sample = [tensor.to(world.device) for tensor in instantiate(config.dataset.sample, _convert_="all")]
     task.check(model, sample)
