@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pufferfish_bench.core import Method
+from pufferfish_bench.core import Method, Run
 from pufferfish_bench.observers import SlowRun, Terminal
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.output import Sheet
@@ -151,6 +152,22 @@ def test_without_a_terminal_there_is_a_line_at_every_interval_in_training_and_in
     lines = lines_of(tmp_path, interval=0)
     assert sum(bool(re.search(rf"step \d/{STEPS}$", line)) for line in lines) == EPOCHS_TRAINED * STEPS
     assert sum(line.endswith("testing") for line in lines) == EPOCHS_TRAINED * 4  # 20 images in batches of 6
+
+
+class Slow(Method):
+    """One step takes long."""
+
+    def after_step(self, run: Run) -> None:
+        if run.epoch == 1 and run.step == 2:
+            time.sleep(1.5)
+
+
+def test_a_step_that_takes_longer_than_the_interval_is_not_silent(tmp_path: Path):
+    said = io.StringIO()
+    terminal = Terminal(console=Console(file=said, width=200), interval=0.5)
+    train(tmp_path / "run", Slow(), observers=[terminal])
+    assert f"still epoch 2/{EPOCHS_TRAINED}: in step 3/{STEPS}\n" in said.getvalue()
+    assert not terminal.watcher.is_alive()
 
 
 def test_lines_come_no_more_often_than_the_interval(tmp_path: Path):

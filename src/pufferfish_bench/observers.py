@@ -1,6 +1,7 @@
 """Those who look on: the record on disk, TensorBoard, and the person at the terminal."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,8 @@ from pufferfish_bench.speech import about, say
 from pufferfish_bench.visible import visible
 
 PATIENCE = 20  # seconds after its first step that a probe goes on at most, and then to the end of the step
-INTERVAL = 30  # seconds at most without a line where there is no terminal, but for steps that take longer
+INTERVAL = 30  # seconds at most without a line where there is no terminal
+SOON, LATE = 2 / 3, 5 / 6  # of it: when the end of a step prints a line, and when the watching thread does
 LONG = 3600  # seconds: whoever starts a run that takes longer is told how long
 INSTEAD = {"paper": "profile=cpu is the paper in miniature (minutes), profile=smoke checks that it runs (seconds)"}
 Clock = Callable[[], float]
@@ -110,12 +112,18 @@ class TensorBoard(Observer):
 
 
 class Terminal(Observer):
-    """Prints a line an epoch; shows a progress bar if there is a terminal to show it on, and else a line now and then."""
+    """Prints a line an epoch; shows a progress bar if there is a terminal to show it on, else a line every `interval` seconds.
+
+    The end of a step prints it, with the loss; a small thread does where a step, a test, a factorisation or the end takes long.
+    """
 
     def __init__(self, *, console: Console, interval: float = INTERVAL):
         self.console = console
         self.interval = interval
         self.said = time.monotonic()
+        self.doing = ""
+        self.over = threading.Event()
+        self.watcher = threading.Thread(target=self.break_silence, daemon=True)
         self.progress = Progress(
             TextColumn("{task.description}", style="bold", markup=False), BarColumn(), MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.1f} steps/s  {task.fields[metric]}", markup=False),
@@ -132,7 +140,10 @@ class Terminal(Observer):
         done = sum(run.task.steps(epoch) for epoch in range(run.epoch)) + run.step
         self.bar = self.progress.add_task("", total=self.steps, completed=done, loss=0.0, rate=0.0, metric="")
         self.metric = run.task.metric
+        self.doing = "preparing the first step"
         self.progress.start()
+        if self.progress.disable and self.interval > 0:
+            self.watcher.start()
 
     def phase_started(self, run: Run) -> None:
         operation = run.operations[-1]
@@ -150,6 +161,8 @@ class Terminal(Observer):
             self.say(f"phase {run.phase.name}: {sizes(run)}")
 
     def step_ended(self, run: Run) -> None:
+        steps = run.task.steps(run.epoch)
+        self.doing = f"epoch {run.epoch + 1}/{run.epochs}: in step {run.step + 1}/{steps}" if run.step < steps else "testing"
         if self.progress.disable:
             self.say_at_times(run, f"step {run.step}/{run.task.steps(run.epoch)}")
             return
@@ -176,18 +189,29 @@ class Terminal(Observer):
 
     def say_at_times(self, run: Run, doing: str) -> None:
         """A line about what is being done, if there has been none for a while. The loss may wait for the device."""
-        if time.monotonic() - self.said >= self.interval:
+        if time.monotonic() - self.said >= self.interval * SOON:
             loss = run.tally.mean_loss()
             self.say(f"epoch {run.epoch + 1:>3}/{run.epochs}  {run.phase.name:<9} loss {loss:.4f}  {doing}")
 
+    def break_silence(self) -> None:
+        """A line when nothing else has been said for almost the interval; reads nothing of the run, which goes on meanwhile."""
+        while not self.over.wait(self.interval * (1 - LATE)):
+            if time.monotonic() - self.said >= self.interval * LATE:
+                self.say(f"still {self.doing}")
+
     def epoch_ended(self, run: Run, row: Row) -> None:
         self.rows.append(row)
+        last = run.epoch >= run.epochs
+        self.doing = "computing the final results" if last else f"saving epoch {run.epoch}, or on the way to the next phase"
         self.say(
             f"epoch {row['epoch'] + 1:>3}/{run.epochs}  {row['phase']:<9} loss {row['loss']:.4f}  "
             f"{self.metric} {row[self.metric]:.2f}  lr {row['learning_rate']:g}  {row['seconds']:.1f} s"
         )
 
     def closed(self) -> None:
+        self.over.set()
+        if self.watcher.is_alive():
+            self.watcher.join()
         self.progress.stop()
 
     def say(self, text: str) -> None:
