@@ -70,7 +70,7 @@ def done(folder: Path, images: int | None = None) -> bool:
 
 
 def host_counts(words: str) -> list[int]:
-    """Numbers of hosts, parted by commas, for argparse."""
+    """Numbers of hosts, separated by commas, for argparse."""
     counts = [int(word) if word.isdecimal() else 0 for word in words.split(",")]
     if not all(2 <= count <= MOST_HOSTS for count in counts):
         raise argparse.ArgumentTypeError(f"{words}: must be numbers between 2 and {MOST_HOSTS}, such as 2,4")
@@ -78,7 +78,7 @@ def host_counts(words: str) -> list[int]:
 
 
 def link_rates(words: str) -> list[str]:
-    """Rates of links, parted by commas: the largest first, as what is predicted for others is predicted from there."""
+    """Rates of links, separated by commas: the largest first, as what is predicted for others is predicted from there."""
     try:
         return sorted(words.split(","), key=bits_per_second, reverse=True)
     except InputError as error:
@@ -86,7 +86,7 @@ def link_rates(words: str) -> list[str]:
 
 
 def method_names(words: str) -> list[str]:
-    """Names of methods, parted by commas."""
+    """Names of methods, separated by commas."""
     unknown = [word for word in words.split(",") if word not in METHODS]
     if unknown:
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of {', '.join(METHODS)}")
