@@ -2,15 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# a miniature ResNet-18 on 4,000 embedded images: long enough to learn, short enough to wait for
+# a small ResNet-18 on 4,000 synthetic images: long enough to learn, short enough to wait for
 DEMO := model=resnet18 profile=smoke epochs=8 warmup_epochs=2 schedule.milestones=[5,7] dataset.train_images=4000
 
-# of tables and figures: every file in conf/table is a target
+# every file in conf/table is a target
 PROFILE ?= cpu
 REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
-REPRODUCE = $(BIN)/python -m pufferfish_bench.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
+REPRODUCE = $(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
             $(if $(filter 0,$(PROBE)),--no-probe) $(foreach pattern,$(CELLS),--cells '$(pattern)')
-# the tables of architectures: nothing is trained
+# tables of architectures: nothing is trained
 table11: MODEL := vgg19
 table12: MODEL := lstm
 table13: MODEL := resnet18
@@ -21,37 +21,33 @@ table18: MODEL := vgg19_lth
 DESCRIBED := table11 table12 table13 table14 table15 table16 table17 table18
 
 .PHONY: help demo test bench tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab lint format clean
-# of figure4b-lab
-HOSTS ?= 2,4
-CAPS ?= 100mbit,300mbit,1gbit
 
-help:  ## this list
+help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(INSTALLED)  ## train a miniature ResNet-18, vanilla and Pufferfish, on embedded images; under 3 minutes
+demo: $(INSTALLED)  ## train a small ResNet-18, vanilla and Pufferfish, on synthetic images; under 3 minutes
 	@rm -rf results/runs/demo
 	@$(BIN)/pufferfish-run method=vanilla run_dir=results/runs/demo/vanilla $(DEMO)
 	@$(BIN)/pufferfish-run method=pufferfish run_dir=results/runs/demo/pufferfish $(DEMO)
 	@$(BIN)/pufferfish-compare results/runs/demo/vanilla results/runs/demo/pufferfish
 
-test: $(INSTALLED)  ## all tests; PUFFERFISH_DATA=DIR adds those on real data
+test: $(INSTALLED)  ## run all tests; PUFFERFISH_DATA=DIR adds those on real data
 	$(BIN)/pytest
 
-bench: $(INSTALLED)  ## speed, as ratios measured in one run, into results/bench/; PUFFERFISH_DATA=DIR holds imagenet_sample
-	$(BIN)/python -m pufferfish_bench.bench.lstm
-	$(BIN)/python -m pufferfish_bench.bench.compression
-	$(BIN)/python -m pufferfish_bench.bench.step
-	$(BIN)/python -m pufferfish_bench.bench.loader "$${PUFFERFISH_DATA:-data}/imagenet_sample/train"
+bench: $(INSTALLED)  ## measure speed, as ratios within one run, into results/bench/; PUFFERFISH_DATA=DIR holds imagenet_sample
+	$(BIN)/python -m pufferfish_bench.cli.bench lstm
+	$(BIN)/python -m pufferfish_bench.cli.bench compression
+	$(BIN)/python -m pufferfish_bench.cli.bench step
+	$(BIN)/python -m pufferfish_bench.cli.bench loader "$${PUFFERFISH_DATA:-data}/imagenet_sample/train"
 
-tables: $(INSTALLED)  ## all tables: missing runs, then the report; make table4 PROFILE=cpu SEEDS=3: one of them (profiles: paper, cpu, smoke)
+tables: $(INSTALLED)  ## run what is missing of all tables, then write the report; one table: make table4 PROFILE=cpu SEEDS=3 (profiles: paper, cpu, smoke)
 	$(REPRODUCE) $(filter table%,$(REPRODUCED))
 
-figures: $(INSTALLED)  ## all figures, likewise (4b: root); make figure5: one of them
+figures: $(INSTALLED)  ## the same for all figures (4b and 4b_lab need root); one figure: make figure5
 	$(REPRODUCE) $(filter figure%,$(REPRODUCED))
 
-report: $(INSTALLED)  ## tables, figures and the page in results/, from the records that are there
-	$(BIN)/python -m pufferfish_bench.bench.lab --draw
-	$(BIN)/python -m pufferfish_bench.report.reproduction --profile $(PROFILE)
+report: $(INSTALLED)  ## write tables, figures and the HTML page in results/ from the records
+	$(BIN)/python -m pufferfish_bench.cli.report --profile $(PROFILE)
 
 $(REPRODUCED): $(INSTALLED)
 	$(REPRODUCE) $@
@@ -61,20 +57,19 @@ $(DESCRIBED): $(INSTALLED)
 
 figure3: figure3a figure3b
 figure4: figure4a figure4b figure4c
+figure4b-lab: figure4b_lab  ## time breakdown over capped links between network namespaces: needs root, about 15 minutes on two cores
 
-figure4b-lab: $(INSTALLED)  ## the per-epoch breakdown over real, capped links between network namespaces: root, about 15 minutes on two cores
-	$(BIN)/python -m pufferfish_bench.bench.lab --hosts $(HOSTS) --caps $(CAPS)
-
-lint: $(INSTALLED)  ## ruff: faults and format
+lint: $(INSTALLED)  ## check with ruff (errors, format) and mypy (types)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
-format: $(INSTALLED)  ## put the code into the project's format
+format: $(INSTALLED)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:  ## remove the environment and caches; results and data stay
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+clean:  ## remove the environment and caches, not results and data
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
 
 $(INSTALLED): setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info[:2] < (3, 14) else "Python 3.10 to 3.13 is needed (Hydra does not run on 3.14 yet), this is " + sys.version.split()[0] + ": make PYTHON=python3.12 chooses another")'

@@ -1,3 +1,3 @@
 """An experiment runner for low-rank, compressed and pruned training."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

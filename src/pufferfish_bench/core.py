@@ -1,113 +1,115 @@
-"""The nouns: what a run is made of, and the few places where a method may differ. No method, model or dataset is named here.
+"""What a run is made of, and the few places where a method may differ. No method, model or data set is named here.
 
-A method differs from plain training in which parameters train when (its plan of phases), in how gradients are averaged
-(a reducer), and in what it does at two moments of a step (its hooks). All else is the one loop in trainer.py.
+A method differs from plain training in which parameters it trains when (its plan of phases), in how gradients are averaged
+(a reducer), and in what it does at fixed moments (its hooks). Everything else is the one loop in trainer.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pufferfish_bench.stopwatch import Stopwatch
-from pufferfish_bench.world import World
+if TYPE_CHECKING:  # both packages import this module
+    from pufferfish_bench.distributed.world import World
+    from pufferfish_bench.training.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)
-class Conclusion:
-    """What is worth finding out of the finished model alone."""
+class FinalResults:
+    """Results computed once from the final model (for example BLEU), and files to save."""
 
     figures: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)  # name -> text, to lie next to the record
+    files: dict[str, str] = field(default_factory=dict)  # file name -> text, saved next to the record
 
 
 class Task:
-    """What is learnt: the batches of an epoch, the loss of a batch, and the figures by which a model is judged."""
+    """What the model learns: the batches of an epoch, the loss of a batch, and the metrics of a model."""
 
-    metric: str  # the headline figure among those of `evaluate`
+    metric: str  # the main one among the metrics that `evaluate` returns
     higher_is_better: bool
-    note: str = ""  # what a person should know of the data, if anything
+    note: str = ""  # printed when the run starts, for example that the data are synthetic
 
     def check(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
-        """Refuse a model that cannot be trained on these batches, before training; `sample` is one sample as it takes it."""
+        """Raise an InputError if `model` cannot be trained on this data. `sample` is one input of the model."""
 
     def steps(self, epoch: int) -> int:
         """Number of batches in an epoch."""
         raise NotImplementedError
 
     def batches(self, epoch: int, start: int) -> Generator[Any]:
-        """The batches of an epoch from number `start` on: a pure function of the seed, the epoch and the number.
+        """The batches of an epoch, beginning with number `start`: a pure function of the seed, the epoch and the number.
 
-        A batch may be written over when the next one is asked for. Closing the generator lets go of what makes them.
+        The memory of a batch may be reused for the next one. Closing the generator releases its workers and buffers.
         """
         raise NotImplementedError
 
     def loss(self, model: Callable[..., Tensor], batch: Any) -> Tensor:
-        """The scalar to go down."""
+        """The loss to minimise: a scalar."""
         raise NotImplementedError
 
     def count(self, batch: Any) -> Tensor | int:
-        """How many answers the loss of a batch is the mean of: its weight in the mean loss of an epoch."""
+        """Number of targets that the loss of a batch is the mean of: its weight in the mean loss of an epoch."""
         raise NotImplementedError
 
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
-        """The figures of a model on data it was not trained on, of which each rank may look at a part; the same on all."""
+        """The metrics on held-out data. Each rank may evaluate a part of it; all return the same."""
         raise NotImplementedError
 
     def training_figures(self, mean_loss: float) -> dict[str, float]:
-        """What else the mean loss of an epoch says, if anything."""
+        """More columns that follow from the mean training loss of an epoch, for example perplexity."""
         return {}
 
-    def conclude(self, model: nn.Module) -> Conclusion:
-        """What there is to say of the finished model, beyond the figures of its last epoch; asked on all ranks."""
-        return Conclusion()
+    def final_results(self, model: nn.Module) -> FinalResults:
+        """Results of the final model beyond the metrics of its last epoch. Called on all ranks."""
+        return FinalResults()
 
     def state_dict(self) -> dict[str, Any]:
-        """What has to be restored in the middle of an epoch, if anything."""
+        """State that a checkpoint in the middle of an epoch must contain."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
 
-Message = tuple[str, int]  # a collective, and the bytes that it was given by each rank
+Message = tuple[str, int]  # the name of a collective, and the bytes that each rank passed to it
 
 
 class Reducer:
-    """Turns the gradients of all ranks into their mean, in place. The base class is one process: there is nothing to send."""
+    """Replaces the gradients by their mean over all ranks, in place. The base class is for one process and sends nothing."""
 
-    in_step = True  # a step waits for all ranks
-    takes_scaled = True  # gradients that are too large by a factor, and infinite now and then
+    synchronous = True  # every step waits for all ranks
+    overlaps = False  # sends gradients while the backward pass still computes others
+    supports_loss_scaling = True  # works with AMP loss scaling (scaled, sometimes infinite gradients)
 
     def __init__(self, *, world: World, watch: Stopwatch):
         self.world = world
         self.watch = watch
 
     def check(self, optimizer: Optimizer, clip_norm: float | None) -> None:
-        """Refuse what cannot work together, before anything is trained."""
+        """Raise an InputError for settings that do not work with this reducer, before training starts."""
 
     def attach(self, model: nn.Module) -> nn.Module:
-        """The module to call in the forward pass."""
+        """Prepare for this model, at the start of a phase; return the module to call in the forward pass."""
         return model
 
     def clear(self, optimizer: Optimizer) -> None:
-        """Forget the gradients of the step before."""
+        """Reset the gradients before a backward pass."""
         optimizer.zero_grad()
 
     def reduce(self) -> list[Message]:
-        """Average the gradients; return what the collectives were really given."""
+        """Average the gradients; return the messages that were sent."""
         return []
 
-    def settle(self, model: nn.Module) -> None:
-        """Make the model the same on all ranks before it is judged: each has seen other batches, and so has its BatchNorm."""
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Average BatchNorm buffers over ranks before evaluation."""
         self.world.average(buffer for buffer in model.buffers() if buffer.is_floating_point())
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank has to have back, and no other rank knows."""
+        """State of this rank that a checkpoint must contain, for example error feedback."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -118,60 +120,72 @@ class Reducer:
 class Operation:
     """What a surgery did."""
 
-    done: dict[str, Any]  # plain data (strings and numbers): enough to replay the structure, and worth recording
-    carried: dict[str, dict[str, Any]] = field(default_factory=dict)  # parameter -> what the fresh optimizer knows of it
+    # plain data (strings and numbers), enough to replay the change; also written to the record. The terminal and
+    # pufferfish-describe show these keys: layers (layer -> {figure: number}), left (layer -> reason), note, nonzero_parameters
+    details: dict[str, Any]
+    optimizer_state: dict[str, dict[str, Any]] = field(default_factory=dict)  # parameter name -> state for the new optimizer
 
 
 class Surgery:
-    """A change of the model at the start of a phase."""
+    """A change to the model at the start of a phase."""
 
     def operate(self, run: Run) -> Operation:
-        """Change `run.model` in place; called on rank 0 alone, all others replay it and are given the tensors."""
+        """Change `run.model` in place. Called on rank 0 only; the others call `replay` and receive the tensors.
+
+        `run.optimizer` is still that of the phase before, or not set if this is the first phase.
+        """
         raise NotImplementedError
 
-    def replay(self, model: nn.Module, done: dict[str, Any]) -> None:
-        """Give `model` the structure that `done` describes; its tensors are loaded afterwards.
+    def replay(self, model: nn.Module, details: dict[str, Any]) -> None:
+        """Give `model` the structure that `details` describes; its tensors are loaded afterwards.
 
-        `done` may come from a file that somebody else wrote: a ValueError or LookupError says that it does not fit the model.
+        `details` may come from an untrusted file: raise a ValueError or a LookupError if they do not fit the model.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of epochs on one set of parameters, with one optimizer and one reducer."""
+    """A range of epochs with one set of parameters, one optimizer and one reducer."""
 
     name: str
     epochs: range
-    enter: Surgery | None = None
-    until: Callable[[Run], bool] | None = None  # ends the phase early; reads only what is the same on all ranks
-    reducer: Callable[..., Reducer] | None = None  # another one than the run's
-    schedule: Mapping[str, Any] = field(default_factory=dict)  # settings of the run's schedule that are others in this phase
-    restart: bool = False  # the learning rate is that of a run which begins here
+    surgery: Surgery | None = None  # at its start
+    until: Callable[[Run], bool] | None = None  # ends the phase early; must return the same on all ranks
+    reducer: Callable[..., Reducer] | None = None  # replaces the run's reducer
+    schedule: Mapping[str, Any] = field(default_factory=dict)  # replaces these settings of the run's schedule
+    restart: bool = False  # the schedule starts again at epoch 0
 
 
 class Method:
     """A way to train. The base class is plain training; a method overrides what it does differently."""
 
     def plan(self, epochs: int, model: nn.Module) -> list[Phase]:
-        """The phases, in order, in which `model` is trained when the settings say so many epochs."""
+        """The phases in which `model` is trained, in order. Changes nothing; may be called more than once."""
         return [Phase("train", range(epochs))]
 
     def check(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Refuse a model, an optimizer or settings that cannot work, before anything is trained."""
+        """Raise an InputError for a model, an optimizer or settings that do not work, before training starts."""
+
+    def phase_started(self, run: Run) -> None:
+        """Called once per phase on all ranks, after the surgery and before the first step; model, optimizer and reducer are set.
+
+        Not called again when a run resumes: what it sets must be in `state_dict`, and a resumed run continues as if it
+        had never stopped.
+        """
 
     def after_backward(self, run: Run) -> None:
-        """The gradients are averaged, the step is not yet taken."""
+        """Called when the gradients are averaged, before the optimizer step."""
 
     def after_step(self, run: Run) -> None:
-        """The optimizer has moved the parameters."""
+        """Called after the optimizer step."""
 
     def after_epoch(self, run: Run) -> dict[str, float]:
-        """An epoch has been trained and judged, on no clock; what the record should know of it, if anything."""
+        """Called after an epoch was trained and evaluated, outside the measured time; returns more columns of its row."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What is the same on all ranks and has to be restored, if anything."""
+        """State that a checkpoint must contain; the same on all ranks."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -179,20 +193,21 @@ class Method:
 
 
 class Tally:
-    """The losses and the traffic of one epoch so far. Losses are added up on the device, so that no step waits for it."""
+    """Loss and traffic of the current epoch. Losses are summed on the device, so that no step waits for it."""
 
     def __init__(self) -> None:
         self.loss_sum: Tensor | float = 0.0
-        self.count: Tensor | int = 0  # of answers: a small last batch weighs less
-        self.finite_steps: Tensor | int = 0  # steps before the sum first ceased to be finite
+        self.count: Tensor | int = 0  # targets so far: a small last batch weighs less
+        self.finite_steps: Tensor | int = 0  # steps before the sum became infinite or NaN
         self.steps = 0
         self.bytes_sent = 0
         self.messages: list[Message] = []  # of the last step
 
     def add(self, loss: Tensor, count: Tensor | int, messages: list[Message]) -> None:
-        self.loss_sum = self.loss_sum + loss.detach().double() * count
+        loss_sum = self.loss_sum + loss.detach().double() * count
+        self.loss_sum = loss_sum
         self.count = self.count + count
-        self.finite_steps = self.finite_steps + self.loss_sum.isfinite()
+        self.finite_steps = self.finite_steps + loss_sum.isfinite()
         self.steps += 1
         self.bytes_sent += sum(size for _, size in messages)
         self.messages = messages
@@ -201,7 +216,7 @@ class Tally:
         return float(self.loss_sum) / float(self.count)
 
     def first_bad_step(self) -> int | None:
-        """The number of the first step whose loss was not finite."""
+        """Index of the first step whose loss was not finite; None if all were."""
         finite = int(self.finite_steps)
         return finite if finite < self.steps else None
 
@@ -216,9 +231,9 @@ class Tally:
         vars(self).update(state)
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
-    """What is being trained now, and how far it has come."""
+    """The state of training: what is being trained, and how far it is."""
 
     world: World
     task: Task
@@ -226,20 +241,21 @@ class Run:
     watch: Stopwatch
     plan: list[Phase]
     phase_index: int = 0
-    phase_start: int = 0
+    phase_start: int = 0  # the epoch in which the phase began
     epoch: int = 0
     step: int = 0
-    module: nn.Module | None = None  # what the forward pass calls: the model as compiled or wrapped
-    optimizer: Optimizer | None = None
-    reducer: Reducer | None = None
+    # these three are created at the start of each phase; before the first one they are not set
+    module: nn.Module = field(init=False)  # what the forward pass calls: the model, compiled or wrapped
+    optimizer: Optimizer = field(init=False)
+    reducer: Reducer = field(init=False)
     learning_rate: float = 0.0
-    history: list[float] = field(default_factory=list)  # the metric of each epoch, turned so that less is better
+    history: list[float] = field(default_factory=list)  # the metric of each epoch, negated if higher is better
     tally: Tally = field(default_factory=Tally)
-    operations: list[dict[str, Any] | None] = field(default_factory=list)  # what each phase's surgery did, if it had one
+    operations: list[dict[str, Any] | None] = field(default_factory=list)  # what the surgery of each phase did, if it has one
     parameters: int = 0
     trainable_parameters: int = 0
     macs: int = 0
-    conclusion: Conclusion = field(default_factory=Conclusion)
+    final_results: FinalResults = field(default_factory=FinalResults)
 
     @property
     def phase(self) -> Phase:
@@ -251,13 +267,13 @@ class Run:
 
 
 class Observer:
-    """Looks on and never changes what it sees."""
+    """Watches a run and never changes it."""
 
     def run_started(self, run: Run) -> None:
-        """Training begins, or goes on from `run.epoch` and `run.step`."""
+        """Training starts, or resumes at `run.epoch` and `run.step`."""
 
     def phase_started(self, run: Run) -> None:
-        """Surgery is done; optimizer and reducer are new."""
+        """A phase starts or resumes; model, optimizer and reducer are set."""
 
     def step_ended(self, run: Run) -> None: ...
 
@@ -270,7 +286,7 @@ class Observer:
     def epoch_ended(self, run: Run, row: dict[str, Any]) -> None: ...
 
     def run_ended(self, run: Run) -> None:
-        """The plan is done."""
+        """The last phase is done."""
 
     def closed(self) -> None:
-        """Training is over, done or not: let go of what is held."""
+        """Training has ended, successfully or not: release resources."""

@@ -1,36 +1,38 @@
-"""One loop for every method. Nothing here knows a method, a model or a dataset by name."""
+"""One training loop for every method. No method, model or data set is known here by name."""
 
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pufferfish_bench import counting, machine, snapshot, surgery
-from pufferfish_bench.checkpoints import Checkpoints
+from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.core import Method, Observer, Reducer, Run, Tally, Task
-from pufferfish_bench.errors import InputError
-from pufferfish_bench.precision import FullPrecision
-from pufferfish_bench.resume import resumed
-from pufferfish_bench.schedules import Clock
-from pufferfish_bench.stopwatch import Stopwatch, over_ranks
-from pufferfish_bench.world import World
+from pufferfish_bench.distributed import surgery
+from pufferfish_bench.distributed.world import World
+from pufferfish_bench.lowrank import counting
+from pufferfish_bench.training import memory, snapshot
+from pufferfish_bench.training.checkpoints import Checkpoints
+from pufferfish_bench.training.precision import FullPrecision
+from pufferfish_bench.training.resume import resumed
+from pufferfish_bench.training.schedules import Clock
+from pufferfish_bench.training.stopwatch import Stopwatch, over_ranks
 
-CHECK_EVERY = 50  # steps between looks at the loss on a GPU, where each look waits for it
+CHECK_EVERY = 50  # steps between checks of the loss on a GPU, because each check waits for the GPU
 
 
 class Stopped(Exception):
-    """Training was asked to stop and has left a checkpoint."""
+    """Training was asked to stop and has saved a checkpoint."""
 
 
 class Trainer:
-    """Takes a model through the phases of a method, epoch by epoch, and can be stopped and resumed at any step."""
+    """Trains a model through the phases of a method, epoch by epoch. It can be stopped and resumed at any step."""
 
     def __init__(
         self,
@@ -38,23 +40,23 @@ class Trainer:
         method: Method,
         epochs: int,
         seed: int,
-        sample: Sequence[Tensor],
+        sample: Sequence[Tensor],  # one input of the model, to count operations with
         optimizer: Callable[[nn.Module], Optimizer],
         reducer: Callable[..., Reducer],
-        schedule: Callable[..., float],  # of a Clock, and of settings that a phase has others for
+        schedule: Callable[..., float],  # (clock, **settings that the phase replaces) -> learning rate
         precision: FullPrecision,
         clip_norm: float | None,
-        wrap: Callable[[nn.Module], nn.Module],
+        wrap: Callable[[nn.Module], nn.Module],  # for example torch.compile
         untimed_steps: int,
         checkpoints: Checkpoints,
-        checkpoint_every: int,
+        checkpoint_every: int,  # epochs
         observers: Sequence[Observer],
         stop_requested: Callable[[], bool],
     ):
         self.method = method
         self.epochs = epochs
         self.seed = seed
-        self.sample = sample  # one sample as the model takes it, for counting
+        self.sample = sample
         self.optimizer = optimizer
         self.reducer = reducer
         self.schedule = schedule
@@ -68,54 +70,56 @@ class Trainer:
         self.stop_requested = stop_requested
 
     def fit(self, *, world: World, task: Task, model: nn.Module) -> Run:
-        """Train to the end of the plan, from the newest checkpoint if there is one."""
-        run = self.fresh(world, task, model)
-        surgery.agree(run, "after the model was built: are the settings and the code the same everywhere?")
+        """Train all phases, starting from the newest checkpoint if there is one."""
+        run = self.new_run(world, task, model)
+        surgery.require_equal_weights(run, "after the model was built: are the settings and the code the same everywhere?")
         run = resumed(
             run,
             checkpoints=self.checkpoints,
             method=self.method,
             precision=self.precision,
-            fresh=partial(self.fresh, world, task),
-            begin=self.begin,
+            new_run=partial(self.new_run, world, task),
+            prepare_phase=self.prepare_phase,
         )
         try:
-            self.tell("run_started", run)
+            self.notify("run_started", run)
             for index in range(run.phase_index, len(run.plan)):
                 run.phase_index = index
-                if len(run.operations) == index:  # a checkpoint is inside a phase
-                    self.enter_phase(run)
+                if len(run.operations) == index:  # else the run resumes inside this phase
+                    self.start_phase(run)
                 self.train_phase(run)
-            surgery.agree(run, "at the end")
+            surgery.require_equal_weights(run, "at the end of training")
             with torch.no_grad(), self.precision.autocast():
-                run.conclusion = run.task.conclude(run.model.eval())
-            self.tell("run_ended", run)
+                run.final_results = run.task.final_results(run.model.eval())
+            self.notify("run_ended", run)
             world.barrier()
         finally:
             for observer in reversed(self.observers):
                 observer.closed()
         return run
 
-    def fresh(self, world: World, task: Task, model: nn.Module) -> Run:
+    def new_run(self, world: World, task: Task, model: nn.Module) -> Run:
         watch = Stopwatch(device=world.device, untimed_steps=self.untimed_steps)
         return Run(world=world, task=task, model=model, watch=watch, plan=self.method.plan(self.epochs, model))
 
-    def enter_phase(self, run: Run) -> None:
-        """Bring the model to the start of a phase."""
+    def start_phase(self, run: Run) -> None:
+        """Do the phase's surgery, then create its optimizer and its reducer."""
         run.phase_start = run.epoch
         self.seed_all(run, moment="phase")
-        carried = surgery.operate(run)
-        self.let_go(run)
-        self.begin(run)
-        surgery.carry(run, carried)
+        optimizer_state = surgery.operate(run)
+        self.release_old_parameters(run)
+        self.prepare_phase(run)
+        surgery.load_optimizer_state(run, optimizer_state)
+        self.method.phase_started(run)
 
-    def let_go(self, run: Run) -> None:
-        """Nothing holds on to parameters that are gone, or to the buffers of their gradients."""
-        run.optimizer = run.reducer = run.module = None
+    def release_old_parameters(self, run: Run) -> None:
+        """Free the parameters that the surgery replaced, and the buffers of their gradients."""
+        for name in ("optimizer", "reducer", "module"):
+            vars(run).pop(name, None)
         run.model.zero_grad(set_to_none=True)
 
-    def begin(self, run: Run) -> None:
-        """A fresh optimizer and a fresh reducer over the parameters that now exist."""
+    def prepare_phase(self, run: Run) -> None:
+        """Create a new optimizer and a new reducer for the model as it is now; also called when a run resumes."""
         run.optimizer = self.optimizer(run.model)
         run.reducer = (run.phase.reducer or self.reducer)(world=run.world, watch=run.watch)
         run.module = run.reducer.attach(self.wrap(run.model))
@@ -123,35 +127,43 @@ class Trainer:
         run.trainable_parameters = counting.trainable_parameters(run.model)
         run.macs = counting.macs(run.model, *self.sample)[""]
         run.watch.phase_started()
-        machine.forget_peak_memory(run.world.device)
+        memory.reset_peak_memory(run.world.device)
 
     def train_phase(self, run: Run) -> None:
-        self.tell("phase_started", run)
+        self.notify("phase_started", run)
         while run.epoch < run.phase.epochs.stop and not (run.phase.until and run.phase.until(run)):
             row = self.train_epoch(run)
-            self.tell("epoch_ended", run, row)
+            self.notify("epoch_ended", run, row)
             if run.epoch % self.checkpoint_every == 0:
                 self.save(run)
         if run.epoch % self.checkpoint_every:
             self.save(run)  # a phase ends with a checkpoint
 
     def train_epoch(self, run: Run) -> dict[str, Any]:
-        """Train one epoch, or what is left of it; return its row of the record."""
-        epoch, steps = run.epoch, run.task.steps(run.epoch)
+        """Train and evaluate one epoch, or the rest of it after a resume; return its row of the record."""
+        steps = run.task.steps(run.epoch)
         if run.step == 0:
             self.seed_all(run, moment="epoch")
         run.model.train()
-        with closing(run.task.batches(epoch, run.step)) as batches:
+        with closing(run.task.batches(run.epoch, run.step)) as batches:
             while run.step < steps:
                 with run.watch.step():
                     self.train_step(run, batches, steps)
                 run.step += 1
-                self.tell("step_ended", run)
-                stop = self.time_to_stop(run, steps)
+                self.notify("step_ended", run)
+                stop = self.should_stop(run, steps)
                 if run.world.device.type == "cpu" or stop or run.step % CHECK_EVERY == 0 or run.step == steps:
                     self.check_loss(run)
                 if stop:
-                    self.stop(run)
+                    self.save_and_stop(run)
+        row = self.epoch_row(run, steps)
+        value = row[run.task.metric]
+        run.history.append(-value if run.task.higher_is_better else value)
+        run.epoch, run.step, run.tally = run.epoch + 1, 0, Tally()
+        return row
+
+    def epoch_row(self, run: Run, steps: int) -> dict[str, Any]:
+        """Evaluate the model; return the row of the record for this epoch."""
         start = time.perf_counter()
         metrics = self.evaluate(run)
         evaluation_seconds = time.perf_counter() - start
@@ -159,10 +171,10 @@ class Trainer:
         seconds = over_ranks(run.world.gather(own_seconds))
         loss = self.mean_loss(run)
         if not all(math.isfinite(value) for value in metrics.values()):
-            self.refuse_diverged(run, step=steps - 1)
-        row = {
+            self.raise_diverged(run, step=steps - 1)
+        return {
             "phase": run.phase.name,
-            "epoch": epoch,
+            "epoch": run.epoch,
             "loss": loss,
             **run.task.training_figures(loss),
             **metrics,
@@ -178,19 +190,13 @@ class Trainer:
             "parameters": run.parameters,
             "trainable_parameters": run.trainable_parameters,
             "macs": run.macs,
-            "peak_memory": machine.peak_memory(run.world.device),
+            "peak_memory": memory.peak_memory(run.world.device),
         }
-        value = metrics[run.task.metric]
-        run.history.append(-value if run.task.higher_is_better else value)
-        run.epoch, run.step, run.tally = epoch + 1, 0, Tally()
-        return row
 
-    def train_step(self, run: Run, batches: Any, steps: int) -> None:
-        """One step, as in the paper's algorithm box."""
+    def train_step(self, run: Run, batches: Iterator[Any], steps: int) -> None:
+        """One optimizer step. Its sections are timed."""
         watch = run.watch
-        start = run.phase_start if run.phase.restart else 0
-        clock = Clock(run.epoch - start, run.step, steps, run.phase_start - start, run.history[start:])
-        run.learning_rate = self.schedule(clock, **run.phase.schedule)
+        run.learning_rate = self.learning_rate(run, steps)
         for group in run.optimizer.param_groups:
             group["lr"] = run.learning_rate
         with watch("data"):
@@ -213,66 +219,73 @@ class Trainer:
             self.method.after_step(run)
         run.tally.add(loss, run.task.count(batch), messages)
 
+    def learning_rate(self, run: Run, steps: int) -> float:
+        start = run.phase_start if run.phase.restart else 0
+        clock = Clock(run.epoch - start, run.step, steps, run.phase_start - start, run.history[start:])
+        return self.schedule(clock, **run.phase.schedule)
+
     def evaluate(self, run: Run) -> dict[str, float]:
-        """The figures of the model as it is on all ranks, the same on all ranks."""
+        """The metrics of the model, the same on all ranks."""
 
         def module(*inputs: Any) -> Any:
-            # an evaluation may take minutes, and a resume begins it anew; several ranks are not at the same place in it
+            # An evaluation may take minutes, and a resumed run repeats it. Several ranks are not at the same batch, so they
+            # cannot stop here.
             if run.world.size == 1 and self.stop_requested():
-                self.stop(run)
-            self.tell("evaluation_step", run)
+                self.save_and_stop(run)
+            self.notify("evaluation_step", run)
             return run.module(*inputs)
 
-        self.tell("evaluation_started", run)
-        run.reducer.settle(run.model)
+        self.notify("evaluation_started", run)
+        run.reducer.sync_buffers(run.model)
         run.model.eval()
         with torch.no_grad(), self.precision.autocast():
-            return run.world.share(run.task.evaluate(module))
+            metrics: dict[str, float] = run.world.broadcast_object(run.task.evaluate(module))
+        return metrics
 
     def mean_loss(self, run: Run) -> float:
-        """Of all ranks in this epoch."""
+        """The mean training loss of this epoch over all ranks."""
         sums = torch.tensor([run.tally.loss_sum, run.tally.count], dtype=torch.float64, device=run.world.device)
         run.world.allreduce(sums)
         return float(sums[0] / sums[1])
 
-    def time_to_stop(self, run: Run, steps: int) -> bool:
-        """Whether to stop after this step, on all ranks; asked only where no rank can be two questions ahead of another."""
-        wish = self.stop_requested()
+    def should_stop(self, run: Run, steps: int) -> bool:
+        """Whether all ranks stop after this step. Ranks ask at the same steps, between which each has waited for all others."""
+        requested = self.stop_requested()
         if run.world.size == 1:
-            return wish
-        if run.step != steps:  # an epoch's end is always asked: the ranks have met in the evaluation of the one before
-            if not run.reducer.in_step:
+            return requested
+        if run.step != steps:  # the end of an epoch qualifies: ranks waited for each other in the evaluation before
+            if not run.reducer.synchronous:
                 return False
             if run.world.device.type == "cuda" and run.step % CHECK_EVERY:
                 return False
-        run.world.synchronise()  # the host runs ahead of a GPU: that has to have met the others in this step
-        return run.world.all_stop(wish)
+        run.world.synchronise()  # the host runs ahead of a GPU, which must have finished the collectives of this step
+        return run.world.all_stop(requested)
 
     def save(self, run: Run) -> None:
         self.checkpoints.save(*snapshot.take(run, self.method, self.precision))
 
-    def stop(self, run: Run) -> None:
+    def save_and_stop(self, run: Run) -> NoReturn:
         self.save(run)
         raise Stopped
 
     def seed_all(self, run: Run, *, moment: str) -> None:
-        """Randomness is a function of the seed, the rank and the moment, whatever was drawn before."""
+        """Make randomness a function of the seed, the rank and the moment, whatever was drawn before."""
         words = f"{self.seed} {run.world.rank} {moment} {run.epoch}"
         torch.manual_seed(int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") >> 1)
 
     def check_loss(self, run: Run) -> None:
         bad = run.tally.first_bad_step()
         if bad is not None:
-            self.refuse_diverged(run, step=bad)
+            self.raise_diverged(run, step=bad)
 
-    def refuse_diverged(self, run: Run, *, step: int) -> None:
+    def raise_diverged(self, run: Run, *, step: int) -> NoReturn:
         kept = self.checkpoints.paths()
         raise InputError(
             f"the loss is not finite at step {step + 1} of epoch {run.epoch + 1} (phase {run.phase.name}, learning rate "
             f"{run.learning_rate:g}); try a lower schedule.learning_rate{self.precision.remedy}. "
-            + (f"The last good checkpoint is kept: {kept[-1]}" if kept else "There was no checkpoint yet.")
+            + (f"The last good checkpoint is kept: {kept[-1]}" if kept else "There is no checkpoint yet.")
         )
 
-    def tell(self, event: str, *arguments: Any) -> None:
+    def notify(self, event: str, *arguments: Any) -> None:
         for observer in self.observers:
             getattr(observer, event)(*arguments)

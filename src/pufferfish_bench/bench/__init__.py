@@ -1,1 +1,1 @@
-"""Speed, as ratios of things measured side by side in one run."""
+"""Speed, as ratios of things measured side by side in one process."""

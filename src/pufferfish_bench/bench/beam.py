@@ -1,38 +1,44 @@
-"""Beam search of many sentences at once against one by one, with the model of a finished run, on Multi30k's test sentences.
+"""Beam search over many sentences at once against one by one, with the model of a finished run, on Multi30k's test sentences.
 
-Each turn is a fifth of them: short and long ones alike, and all of them twice.
-
-python -m pufferfish_bench.bench.beam RUN FOLDER     FOLDER holds Multi30k's files
+Each turn translates a fifth of them, short and long sentences alike; all turns together translate each sentence twice.
 """
 
 import statistics
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from torch import nn
 
-from pufferfish_bench import checked
 from pufferfish_bench.bench import interleaved
-from pufferfish_bench.decoding import translate
-from pufferfish_bench.records import RUN
 from pufferfish_bench.report import tables
-from pufferfish_bench.speech import spoken_errors
-from pufferfish_bench.tasks import multi30k
-from pufferfish_bench.tasks.pairs import END, PAD, START
-from pufferfish_bench.translate import restored
+from pufferfish_bench.tasks.translation import multi30k
+from pufferfish_bench.tasks.translation.beam_search import translate
+from pufferfish_bench.tasks.translation.corpus import END, PAD, START
 
-PARTS, PASSES = 5, 2  # turns that make up the whole; how often it is translated
+PARTS, PASSES = 5, 2  # turns for all sentences; how often each sentence is translated
+ROUNDS = PASSES * PARTS - 1  # besides the first round, which is not counted
 
 
-def measure(directory: Path, folder: Path, *, out: Path, rounds: int, batch_size: int = 100, parts: int = PARTS) -> None:
-    """Print the table and write the figures to `out`; `batch_size` is how many sentences are translated at once."""
-    record = checked.read_run(directory)
-    dataset = record["settings"]["dataset"]
-    sources = multi30k.corpus(folder, vocabulary=dataset["vocabulary"], longest=dataset["longest"], cache=None).test.source
-    model = restored(directory, record)
+def measure(
+    *,
+    model: nn.Module,
+    settings: Mapping[str, Any],
+    folder: Path,
+    out: Path,
+    rounds: int = ROUNDS,
+    batch_size: int = 100,
+    parts: int = PARTS,
+) -> None:
+    """Print the table and write the numbers to `out`; `batch_size` is how many sentences are translated at once.
+
+    `model` and `settings` are those of a finished translation run; `folder` holds the files of Multi30k.
+    """
+    dataset = settings["dataset"]
+    sources = multi30k.read_corpus(folder, vocabulary=dataset["vocabulary"], longest=dataset["longest"], cache=None).test.source
     search = {key: dataset[key] for key in ("beam", "alpha", "longest")}
     turns = [range(first, len(sources), parts) for first in range(parts)]
     said: dict[int, dict[int, list[int]]] = {1: {}, batch_size: {}}
@@ -58,20 +64,5 @@ def measure(directory: Path, folder: Path, *, out: Path, rounds: int, batch_size
         table.add_row(size, f"{statistics.median(seconds):.2f}", f"{interleaved.ratio(one_by_one, seconds):.2f}")
     tables.show(table, Console())
     Console().print(f"{same} of {len(said[batch_size])} translations are the same word for word", highlight=False)
-    settings = {"run": record["settings"]["name"], "sentences": len(sources), "parts": parts, "batch_size": batch_size, **search}
-    interleaved.write(out / "beam.json", {"settings": settings, "same": same, "seconds": taken, "times_as_fast": gain})
-
-
-def main(words: Sequence[str]) -> None:
-    parser = interleaved.arguments("beam", __doc__, rounds=PASSES * PARTS - 1)  # and the first round, which does not count
-    parser.add_argument("directory", type=Path, metavar="RUN", help="a finished translation run on Multi30k")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="holds Multi30k's files")
-    given = parser.parse_args(words)
-    if not (given.directory / RUN).is_file():
-        parser.error(f"there is no run in {given.directory}")
-    measure(**vars(given))
-
-
-if __name__ == "__main__":
-    with spoken_errors():
-        main(sys.argv[1:])
+    conditions = {"run": settings["name"], "sentences": len(sources), "parts": parts, "batch_size": batch_size, **search}
+    interleaved.write(out / "beam.json", {"settings": conditions, "same": same, "seconds": taken, "times_as_fast": gain})

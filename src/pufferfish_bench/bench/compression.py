@@ -1,13 +1,9 @@
-"""What it costs to compress the gradients of ResNet-18 in one process, which sends to nobody: PowerSGD against torch's hook,
-Signum's bits against packing them one by one.
-
-python -m pufferfish_bench.bench.compression
-"""
+"""The cost of compressing the gradients of ResNet-18, in one process that sends nothing: PowerSGD against torch's hook, and
+packing Signum's signs against packing them one by one."""
 
 import copy
 import statistics
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +16,13 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from pufferfish_bench.bench import interleaved
-from pufferfish_bench.machine import hold_on_to_memory
-from pufferfish_bench.models.resnet import ResNet18
+from pufferfish_bench.distributed.world import single_process
+from pufferfish_bench.models.resnet18 import ResNet18
 from pufferfish_bench.reducers import bits
 from pufferfish_bench.reducers.powersgd import PowerSGD
 from pufferfish_bench.report import tables
-from pufferfish_bench.speech import spoken_errors
-from pufferfish_bench.stopwatch import Stopwatch
-from pufferfish_bench.world import alone
+from pufferfish_bench.training.memory import keep_freed_memory
+from pufferfish_bench.training.stopwatch import Stopwatch
 
 RANK, ROUNDS = 2, 15
 
@@ -39,7 +34,7 @@ def resnet(width: float) -> ResNet18:
 
 
 def within_ddp(model: nn.Module, measure: Callable[[dist.GradBucket, nn.Module], Any]) -> Any:
-    """What `measure` makes of all gradients of a model in one of DDP's buckets; torch lets nobody else make a bucket."""
+    """The result of `measure` for one DDP bucket with all gradients of a model; only DDP can create a GradBucket."""
     found = []
 
     def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -56,9 +51,9 @@ def within_ddp(model: nn.Module, measure: Callable[[dist.GradBucket, nn.Module],
 
 
 def ours(bucket: dist.GradBucket, theirs: nn.Module) -> Callable[[], Any]:
-    """PowerSGD's reduction of the same gradients by the flat engine, with the same detour over a collective of one rank."""
+    """PowerSGD of the same gradients by the flat engine, with the same collectives of one rank as torch's hook."""
     watch = Stopwatch(device=torch.device("cpu"), untimed_steps=0)
-    reducer = PowerSGD(rank=RANK, seed=1, measure_wait=False, world=alone(), watch=watch)
+    reducer = PowerSGD(rank=RANK, seed=1, measure_wait=False, world=single_process(), watch=watch)
     model = copy.deepcopy(theirs)
     reducer.attach(model)
     names = {id(parameter): name for name, parameter in theirs.named_parameters()}
@@ -74,13 +69,13 @@ def ours(bucket: dist.GradBucket, theirs: nn.Module) -> Callable[[], Any]:
 
 
 def powersgd(bucket: dist.GradBucket, model: nn.Module, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way, in turns."""
+    """Seconds of each implementation, in turns."""
 
     def torchs(*, batched: bool) -> Callable[[], Any]:
         state = powerSGD_hook.PowerSGDState(
             None, matrix_approximation_rank=RANK, start_powerSGD_iter=2, batch_tensors_with_same_shape=batched
         )
-        state.iter = 2  # past its plain steps
+        state.iter = 2  # past its uncompressed steps
         return lambda: powerSGD_hook.powerSGD_hook(state, bucket).wait()
 
     work = {
@@ -92,7 +87,7 @@ def powersgd(bucket: dist.GradBucket, model: nn.Module, rounds: int) -> dict[str
 
 
 def one_by_one(negative: Tensor) -> Tensor:
-    """Eight int8 answers to a byte, looking at each."""
+    """Eight booleans to a byte, one at a time."""
     packed = torch.zeros(bits.packed_size(len(negative)), dtype=torch.uint8)
     for place, answer in enumerate(negative.to(torch.int8)):
         packed[place // bits.BYTE] |= int(answer) << place % bits.BYTE
@@ -100,19 +95,19 @@ def one_by_one(negative: Tensor) -> Tensor:
 
 
 def weighed(negative: Tensor) -> Tensor:
-    """Eight answers to a byte, as a sum of int8 times powers of two along the short dimension."""
+    """Eight booleans to a byte, as a sum of uint8 times powers of two along the short dimension."""
     powers = torch.tensor([1 << place for place in range(bits.BYTE)], dtype=torch.uint8)
     return (negative.to(torch.uint8).view(-1, bits.BYTE) * powers).sum(1, dtype=torch.uint8)
 
 
 def packing(name: str, answers: Tensor, other: Callable[[Tensor], Tensor], rounds: int) -> dict[str, list[float]]:
-    work: Work = {f"planes, {len(answers):,} answers": partial(bits.pack, answers), name: partial(other, answers)}
+    work: Work = {f"planes, {len(answers):,} signs": partial(bits.pack, answers), name: partial(other, answers)}
     return interleaved.seconds(work, rounds=rounds)
 
 
-def measure(*, rounds: int, out: Path, width: float = 1.0, few: int = 20_000) -> None:
-    """Print the table and write the figures to `out`; the packing that looks at each answer is given `few` of them."""
-    hold_on_to_memory()  # as a run does
+def measure(*, out: Path, rounds: int = ROUNDS, width: float = 1.0, few: int = 20_000) -> None:
+    """Print the table and write the numbers to `out`; packing one by one is slow and gets only `few` signs."""
+    keep_freed_memory()  # as in a run
     torch.manual_seed(1)
     model = resnet(width)
     gradients = sum(parameter.numel() for parameter in model.parameters())
@@ -128,7 +123,9 @@ def measure(*, rounds: int, out: Path, width: float = 1.0, few: int = 20_000) ->
         "packing signs": packing("one by one", signs[:few], one_by_one, rounds),
         "packing all signs": packing("int8 times powers of two", even, weighed, rounds),
     }
-    table = tables.table("work", "way", "ms", "times as long", title=f"{gradients:,} gradients, one process, nothing sent")
+    table = tables.table(
+        "work", "implementation", "ms", "times as long", title=f"{gradients:,} gradients, one process, nothing sent"
+    )
     gains = {}
     for work, ways in taken.items():
         first = next(iter(ways.values()))
@@ -138,12 +135,3 @@ def measure(*, rounds: int, out: Path, width: float = 1.0, few: int = 20_000) ->
     tables.show(table, Console())
     settings = {"gradients": gradients, "rank": RANK, "rounds": rounds, "few": few}
     interleaved.write(out / "compression.json", {"settings": settings, "seconds": taken, "times_as_long": gains})
-
-
-def main(words: Sequence[str]) -> None:
-    measure(**vars(interleaved.arguments("compression", __doc__.replace("\n", " "), rounds=ROUNDS).parse_args(words)))
-
-
-if __name__ == "__main__":
-    with spoken_errors():
-        main(sys.argv[1:])

@@ -1,11 +1,7 @@
-"""Pictures per second of the ImageNet loader, with and without its cache, and of torchvision's ImageFolder in a DataLoader.
-
-python -m pufferfish_bench.bench.loader DIR     DIR holds a folder of pictures for each class
-"""
+"""Pictures per second of the ImageNet loader, with and without its cache, and of torchvision's ImageFolder in a DataLoader."""
 
 import statistics
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +10,10 @@ from rich.console import Console
 from torch.utils.data import ConcatDataset, DataLoader
 
 from pufferfish_bench.bench import interleaved
+from pufferfish_bench.distributed.world import single_process
+from pufferfish_bench.models.torchvision_import import torchvision
 from pufferfish_bench.report import tables
-from pufferfish_bench.speech import spoken_errors
-from pufferfish_bench.tasks import folders, imagenet
-from pufferfish_bench.vision import torchvision
-from pufferfish_bench.world import alone
+from pufferfish_bench.tasks.images import image_folder, imagenet
 
 ROUNDS = 5
 WORKERS = (1, 2)
@@ -26,7 +21,7 @@ TORCHVISION, OURS, CACHED = "torchvision", "pufferfish-bench", "pufferfish-bench
 
 
 def torchvisions(folder: Path, repeats: int, workers: int, *, batch_size: int, size: int) -> DataLoader:
-    """What everybody writes: decode, crop, flip, to floats, normalise, in the worker."""
+    """The usual pipeline: decode, crop, flip, convert to floats and normalise, all in the worker."""
     t = torchvision.transforms
     steps = [t.RandomResizedCrop(size), t.RandomHorizontalFlip(), t.ToTensor(), t.Normalize(imagenet.MEAN, imagenet.STD)]
     data = torchvision.datasets.ImageFolder(folder, t.Compose(steps))
@@ -35,22 +30,24 @@ def torchvisions(folder: Path, repeats: int, workers: int, *, batch_size: int, s
     )
 
 
-def ours(pictures: folders.Pictures, classes: int, workers: int, *, batch_size: int, size: int) -> imagenet.Images:
-    crop, world = imagenet.RandomCrop(size, (0.08, 1.0)), alone()
+def ours(
+    pictures: image_folder.Pictures, classes: int, workers: int, *, batch_size: int, size: int
+) -> imagenet.ImageClassification:
+    crop, world = imagenet.RandomCrop(size, (0.08, 1.0)), single_process()
     loader = imagenet.Loader(
         pictures, crop, batch_size=batch_size, seed=1, workers=workers, prefetch=2, tolerated=0.0, world=world
     )
-    return imagenet.Images(
+    return imagenet.ImageClassification(
         train=loader, test=loader, classes=classes, mean=imagenet.MEAN, std=imagenet.STD, label_smoothing=0.0, world=world
     )
 
 
-def drain_epoch(task: imagenet.Images, expected: int, size: int) -> None:
+def drain_epoch(task: imagenet.ImageClassification, expected: int, size: int) -> None:
     drain(task.batches(0, 0), expected, size)
 
 
 def drain(batches: Iterable[tuple[torch.Tensor, torch.Tensor]], expected: int, size: int) -> None:
-    """Take every batch, and see that each picture came as normalised floats."""
+    """Take every batch, and check that each picture arrives as normalised floats."""
     count = 0
     for images, labels in batches:
         assert images.dtype == torch.float32
@@ -59,14 +56,16 @@ def drain(batches: Iterable[tuple[torch.Tensor, torch.Tensor]], expected: int, s
     assert count == expected
 
 
-def measure(folder: Path, *, rounds: int, out: Path, pictures: int = 2000, batch_size: int = 50, size: int = 224) -> None:
-    """Print the table and write the figures to `out`; an epoch has at least so many pictures: a smaller folder is repeated."""
+def measure(
+    folder: Path, *, out: Path, rounds: int = ROUNDS, pictures: int = 2000, batch_size: int = 50, size: int = 224
+) -> None:
+    """Print the table and write the numbers to `out`; a folder with fewer than `pictures` pictures is repeated."""
     torch.set_num_threads(1)  # the other cores are for the workers
-    names = folders.class_names(folder)
-    paths, labels = folders.listed(folder, names)
+    names = image_folder.class_names(folder)
+    paths, labels = image_folder.list_pictures(folder, names)
     repeats = -(-pictures // len(paths))
     paths, labels = paths * repeats, labels * repeats
-    plain, decoded = folders.Pictures(paths, labels), folders.DecodedPictures(paths, labels)
+    plain, decoded = image_folder.Pictures(paths, labels), image_folder.CachedPictures(paths, labels)
     table = tables.table(
         "loader", "workers", "pictures a second", "times torchvision's", title=f"{len(paths):,} pictures: {folder}"
     )
@@ -87,17 +86,3 @@ def measure(folder: Path, *, rounds: int, out: Path, pictures: int = 2000, batch
     settings = {"pictures": len(paths), "batch_size": batch_size, "image_size": size, "rounds": rounds}
     destination = out / f"loader-{(folder.parent if folder.name == 'train' else folder).name}.json"
     interleaved.write(destination, {"settings": settings, "loaders": figures})
-
-
-def main(words: Sequence[str]) -> None:
-    parser = interleaved.arguments("loader", __doc__, rounds=ROUNDS)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="holds a folder of pictures for each class")
-    given = parser.parse_args(words)
-    if not given.folder.is_dir():
-        parser.error(f"there is no folder {given.folder}")
-    measure(**vars(given))
-
-
-if __name__ == "__main__":
-    with spoken_errors():
-        main(sys.argv[1:])

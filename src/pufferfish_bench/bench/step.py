@@ -1,28 +1,25 @@
-"""One training step of ResNet-50 and WideResNet-50-2 at true size (224x224, batch 8), before and after the switch.
-
-python -m pufferfish_bench.bench.step
-"""
+"""One training step of ResNet-50 and WideResNet-50-2 at true size (224x224, batch 8), before and after factorisation."""
 
 import copy
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from omegaconf import OmegaConf
 from rich.console import Console
 from torch import Tensor, nn
 
-from pufferfish_bench import counting, low_rank, optimizers
+from pufferfish_bench import lowrank
 from pufferfish_bench.bench import interleaved
-from pufferfish_bench.main import config_dir
-from pufferfish_bench.models.bottleneck import ResNet50
+from pufferfish_bench.config import yaml_files
+from pufferfish_bench.config.settings import config_dir
+from pufferfish_bench.lowrank import counting
+from pufferfish_bench.models.resnet50 import ResNet50
 from pufferfish_bench.report import tables
-from pufferfish_bench.speech import spoken_errors
+from pufferfish_bench.training import optimizers
 
 CLASSES, ROUNDS = 1000, 7
 NETS = ("resnet50", "wrn50_2")
@@ -39,21 +36,22 @@ def stepper(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], No
     return partial(step, model.train(), optimizer, images, labels)
 
 
-def measure(*, rounds: int, out: Path, batch_size: int = 8, image_size: int = 224, width: float = 1.0) -> None:
-    """Print the table and write the figures to `out`; nets of another `width` than 1 are so many times as wide."""
+def measure(*, out: Path, rounds: int = ROUNDS, batch_size: int = 8, image_size: int = 224, width: float = 1.0) -> None:
+    """Print the table and write the numbers to `out`; `width` multiplies the width of the nets."""
     torch.manual_seed(1)
     images, labels = torch.randn(batch_size, 3, image_size, image_size), torch.randint(CLASSES, (batch_size,))
     table = tables.table(
         "net", "parameters", "after", "MACs", "after", "seconds a step", "after", "times as fast", "MACs ratio", "SVD seconds",
-        title=f"one step at {image_size}x{image_size}, batch {batch_size}, before and after the switch",
+        title=f"one step at {image_size}x{image_size}, batch {batch_size}, before and after factorisation",
     )  # fmt: skip
     figures = {}
     for name in NETS:
-        config = OmegaConf.load(Path(config_dir()) / "model" / f"{name}.yaml")
-        before = ResNet50(classes=CLASSES, width=width * config.width, inner_width=config.inner_width)
+        config = yaml_files.read(Path(config_dir()) / "model" / f"{name}.yaml")
+        net = config["net"]
+        before = ResNet50(classes=CLASSES, width=width * net["width"], inner_width=net["inner_width"])
         after = copy.deepcopy(before)
         start = time.perf_counter()
-        low_rank.factorise(after, low_rank.choose(after, **config.low_rank).ranks)
+        lowrank.factorise(after, lowrank.choose(after, **config["low_rank"]).ranks)
         svd = time.perf_counter() - start
         taken = interleaved.seconds(
             {net: stepper(model, images, labels) for net, model in (("before", before), ("after", after))}, rounds=rounds
@@ -70,12 +68,3 @@ def measure(*, rounds: int, out: Path, batch_size: int = 8, image_size: int = 22
     tables.show(table, Console())
     settings = {"batch_size": batch_size, "image_size": image_size, "rounds": rounds}
     interleaved.write(out / "step.json", {"settings": settings, "nets": figures})
-
-
-def main(words: Sequence[str]) -> None:
-    measure(**vars(interleaved.arguments("step", __doc__, rounds=ROUNDS).parse_args(words)))
-
-
-if __name__ == "__main__":
-    with spoken_errors():
-        main(sys.argv[1:])

@@ -1,1 +1,1 @@
-"""One file a method: its plan and what it does at the moments of a step."""
+"""One file per method: its plan of phases and its hooks."""

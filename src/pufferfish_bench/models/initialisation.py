@@ -1,9 +1,9 @@
-"""How layers start."""
+"""Initialisation of layers."""
 
 from torch import nn
 
 
 def fan_out_normal(layer: nn.Module) -> None:
-    """Convolutions: a normal distribution over the fan-out; everything else: PyTorch's default."""
+    """Convolutions: Kaiming normal with the fan-out; everything else: PyTorch's default."""
     if isinstance(layer, nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

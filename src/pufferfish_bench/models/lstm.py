@@ -1,4 +1,4 @@
-"""The paper's LSTM language model: tied embedding, two layers, dropout between everything; knows nothing of factorisation."""
+"""The paper's LSTM language model: tied embedding, two layers, dropout between all layers. Independent of factorisation."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pufferfish_bench.limits import Count, Decay
-from pufferfish_bench.recurrent import LSTM, State, gate_matrices
+from pufferfish_bench.base.ranges import Count, Decay
+from pufferfish_bench.lowrank.lstm import LSTM, State, gate_matrices
 
-LOGITS = 2**21  # at a time on a CPU
+LOGITS = 2**21  # computed at a time on a CPU
 
 
 class LanguageModel(nn.Module):
-    """Words in, logits of the next words out, and the state in which each layer ends."""
+    """Maps words to logits of the next words, and returns the final state of each layer."""
 
     def __init__(self, *, vocabulary: Count, hidden: Count, layers: Count, dropout: Decay):
         super().__init__()
@@ -27,7 +27,7 @@ class LanguageModel(nn.Module):
 
     @staticmethod
     def initialise(layer: nn.Module) -> None:
-        """Each gate's matrices, or their factors: Xavier; biases zero."""
+        """Xavier for each gate's matrices or their factors; biases stay zero."""
         for matrix in gate_matrices(layer).values():
             nn.init.xavier_uniform_(matrix)
 
@@ -36,7 +36,7 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, list[State]]:
         """For words (time, batch): logits (time, batch, vocabulary) and a state for each layer; None starts from zeros.
 
-        Told which words follow, it gives the cross-entropy of each of them (time * batch) in place of the logits.
+        If `following` holds the next words, returns the cross-entropy of each (time * batch) instead of the logits.
         """
         x = self.drop(self.embedding(words))
         zero = x.new_zeros(x.shape[1], x.shape[2])
@@ -48,8 +48,8 @@ class LanguageModel(nn.Module):
         return (self.decoder(x) if following is None else self.losses(x.flatten(0, 1), following.flatten())), ends
 
     def losses(self, x: Tensor, following: Tensor) -> Tensor:
-        """The cross-entropy of each following word. On a CPU a few words at a time: so many logits at once would need fresh
-        memory at every step, and that costs more than computing them."""
+        """The cross-entropy of each following word. On a CPU a few words at a time: allocating memory for all logits at every
+        step would take longer than computing them."""
         few = len(x) if x.is_cuda else max(1, LOGITS // self.decoder.out_features)
         parts = zip(x.split(few), following.split(few), strict=True)
         return torch.cat([F.cross_entropy(self.decoder(part).float(), words, reduction="none") for part, words in parts])

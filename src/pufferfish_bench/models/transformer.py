@@ -1,20 +1,21 @@
-"""The paper's Transformer: post-norm, one embedding for source, target and output; knows nothing of factorisation or search."""
+"""The paper's Transformer: post-norm, one embedding for source, target and output. Independent of factorisation and search."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pufferfish_bench.errors import InputError
-from pufferfish_bench.limits import Count, Decay, Natural
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.ranges import Count, Decay, Natural
 
-KeysAndValues = tuple[Tensor, Tensor]  # each (rows, heads, places, width / heads)
+KeysAndValues = tuple[Tensor, Tensor]  # each (rows, heads, positions, width / heads)
 
 
 @dataclass(frozen=True)
 class Past:
-    """What the words so far left behind: the keys and values of every decoder layer's self-attention."""
+    """Cache of the tokens so far: keys and values of the self-attention of every decoder layer."""
 
     layers: list[KeysAndValues]
 
@@ -24,25 +25,25 @@ class Past:
         return self.layers[0][0].shape[2]
 
     def select(self, rows: Tensor) -> "Past":
-        """The past of these rows, in this order; a row may come more than once."""
+        """The cache of these rows, in this order; a row may occur more than once."""
         return Past([(keys.index_select(0, rows), values.index_select(0, rows)) for keys, values in self.layers])
 
 
 @dataclass(frozen=True)
 class Memory:
-    """An encoded source: its keys and values for every decoder layer, and which of its places are words."""
+    """An encoded source: keys and values for every decoder layer, and a mask of its padding."""
 
     layers: list[KeysAndValues]
-    mask: Tensor  # (rows, 1, 1, places): True where there is a word
+    mask: Tensor  # (rows, 1, 1, positions): True where there is a word
 
     def select(self, rows: Tensor) -> "Memory":
-        """The memory of these rows, in this order; a row may come more than once."""
+        """The memory of these rows, in this order; a row may occur more than once."""
         layers = [(keys.index_select(0, rows), values.index_select(0, rows)) for keys, values in self.layers]
         return Memory(layers, self.mask.index_select(0, rows))
 
 
 class Attention(nn.Module):
-    """Several heads, each a mixture of values by how well their keys match a query; four projections without bias."""
+    """Multi-head scaled dot-product attention; four projections without bias."""
 
     def __init__(self, *, width: int, heads: int, dropout: float):
         super().__init__()
@@ -54,11 +55,11 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def split(self, x: Tensor) -> Tensor:
-        """(rows, places, width) as (rows, heads, places, width / heads)."""
+        """(rows, positions, width) as (rows, heads, positions, width / heads)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def keys_and_values(self, x: Tensor) -> KeysAndValues:
-        """What can be found at the places x (rows, places, width)."""
+        """Keys and values of x (rows, positions, width)."""
         return self.split(self.key(x)), self.split(self.value(x))
 
     def forward(self, x: Tensor, found: KeysAndValues, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -70,7 +71,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU in between, at every place alike."""
+    """Two linear layers with a ReLU in between, applied to each position."""
 
     def __init__(self, *, width: int, inner: int, dropout: float):
         super().__init__()
@@ -87,7 +88,7 @@ def norm(width: int) -> nn.LayerNorm:
 
 
 class EncoderLayer(nn.Module):
-    """Attention of the source to itself, then feed-forward; each beside a shortcut and before a norm."""
+    """Self-attention, then feed-forward, each with a shortcut and followed by a norm."""
 
     def __init__(self, *, width: int, heads: int, inner: int, dropout: float):
         super().__init__()
@@ -102,7 +103,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention of the target to its own past, attention to the source, then feed-forward; shortcuts and norms as above."""
+    """Causal self-attention, cross-attention to the source, then feed-forward, each with a shortcut and followed by a norm."""
 
     def __init__(self, *, width: int, heads: int, inner: int, dropout: float):
         super().__init__()
@@ -114,18 +115,20 @@ class DecoderLayer(nn.Module):
         self.feed_forward_norm = norm(width)
 
     def forward(self, x: Tensor, source: KeysAndValues, mask: Tensor, past: KeysAndValues | None) -> tuple[Tensor, KeysAndValues]:
-        """The layer's output for x (rows, places, width), and the past with x added; after a past, x must be one place."""
+        """The layer's output for x (rows, positions, width), and the cache with x added; with a cache, x must be one position."""
         found = self.self_attention.keys_and_values(x)
         if past is not None:
             found = torch.cat((past[0], found[0]), dim=2), torch.cat((past[1], found[1]), dim=2)
         x = self.self_attention_norm(x + self.self_attention(x, found, causal=past is None))
-        beside = x.reshape(len(mask), -1, x.shape[-1])  # rows that share a source look at it side by side: no copies of it
+        beside = x.reshape(
+            len(mask), -1, x.shape[-1]
+        )  # rows that share a source attend to it in one batch row, without copies of it
         x = self.cross_attention_norm(x + self.cross_attention(beside, source, mask=mask).view_as(x))
         return self.feed_forward_norm(x + self.feed_forward(x)), found
 
 
 class Transformer(nn.Module):
-    """Source words and the target words so far in, logits of the next target words out."""
+    """Maps source words and the target words so far to logits of the next target words."""
 
     positions: Tensor
 
@@ -135,12 +138,12 @@ class Transformer(nn.Module):
     ):  # fmt: skip
         super().__init__()
         if width % heads:
-            raise InputError(f"width={width} cannot be shared out among heads={heads}: it must be a multiple of it")
+            raise InputError(f"model.net.width={width} must be a multiple of model.net.heads={heads}")
         self.padding = padding
         self.embedding = nn.Embedding(vocabulary, width)
         self.register_buffer("positions", sinusoids(positions, width), persistent=False)
         self.drop = nn.Dropout(dropout)
-        sizes = {"width": width, "heads": heads, "inner": inner, "dropout": dropout}
+        sizes: dict[str, Any] = {"width": width, "heads": heads, "inner": inner, "dropout": dropout}
         self.encoder_norm = norm(width)
         self.encoder = nn.ModuleList(EncoderLayer(**sizes) for _ in range(layers))
         self.decoder_norm = norm(width)
@@ -149,16 +152,16 @@ class Transformer(nn.Module):
 
     @staticmethod
     def initialise(layer: nn.Module) -> None:
-        """Matrices, or their factors, and the embedding: Xavier; biases: PyTorch's default."""
+        """Xavier for matrices, their factors and the embedding; PyTorch's default for biases."""
         if isinstance(layer, nn.Linear | nn.Embedding):
             nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """For source (batch, S) and target (batch, T): logits (batch, T, vocabulary) of the word after each of the target's."""
+        """For source (batch, S) and target (batch, T): logits (batch, T, vocabulary) of the word after each target word."""
         return self.decode(target, self.encode(source), None)[0]
 
     def encode(self, source: Tensor) -> Memory:
-        """All that decoding needs to know of source (batch, S); padding will not be looked at."""
+        """The memory of source (batch, S) for decoding; padding is masked."""
         mask = (source != self.padding)[:, None, None]
         x = self.encoder_norm(self.placed(source, first=0))
         for layer in self.encoder:
@@ -166,15 +169,15 @@ class Transformer(nn.Module):
         return Memory([layer.cross_attention.keys_and_values(x) for layer in self.decoder], mask)
 
     def step(self, words: Tensor, memory: Memory, past: Past | None) -> tuple[Tensor, Past]:
-        """For one more word in each row: logits (rows, vocabulary) of the next, and the past with these words added.
+        """For one more word in each row: logits (rows, vocabulary) of the next word, and the cache with these words added.
 
-        A memory of fewer rows is shared: each of its rows by equally many rows of words that stand together.
+        If the memory has fewer rows than `words`, each of its rows serves the same number of consecutive rows of words.
         """
         logits, past = self.decode(words[:, None], memory, past)
         return logits[:, 0], past
 
     def decode(self, words: Tensor, memory: Memory, past: Past | None) -> tuple[Tensor, Past]:
-        """As `step`, for words (rows, T); after a past T must be 1."""
+        """As `step`, for words (rows, T); with a cache, T must be 1."""
         x = self.decoder_norm(self.placed(words, first=past.length if past else 0))
         layers = []
         for number, layer in enumerate(self.decoder):
@@ -183,17 +186,17 @@ class Transformer(nn.Module):
         return F.linear(x, self.embedding.weight) * x.shape[-1] ** -0.5, Past(layers)
 
     def placed(self, words: Tensor, *, first: int) -> Tensor:
-        """The embedded words (rows, T), the first of which stands at position `first`; embeddings are not scaled."""
+        """Embeddings of words (rows, T) plus positional encodings that start at position `first`; embeddings are not scaled."""
         end = first + words.shape[1]
         if end > len(self.positions):
             raise InputError(
-                f"a sentence of {end} words does not fit into positions={len(self.positions)}: shorten it or raise that"
+                f"a sentence of {end} words is longer than model.net.positions={len(self.positions)}: shorten it or increase that"
             )
         return self.drop(self.embedding(words) + self.positions[first:end])
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
-    """A table (positions, width): sines and cosines in turn, their wave lengths from 2 pi towards 10,000 times that."""
+    """A table (positions, width): alternating sines and cosines, with wavelengths from 2 pi to 10,000 times that."""
     frequencies = 10_000 ** (-torch.arange(0, width, 2, dtype=torch.double) / width)
     angles = torch.arange(positions, dtype=torch.double)[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :width].float()

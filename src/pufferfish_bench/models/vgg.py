@@ -1,11 +1,11 @@
-"""VGG with batch normalisation for 32x32 images, layers numbered as in the paper; knows nothing of factorisation."""
+"""VGG with batch normalisation for 32x32 images, layers numbered as in the paper. Independent of factorisation."""
 
 from collections.abc import Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pufferfish_bench.limits import Count, Positive
+from pufferfish_bench.base.ranges import Count, Positive
 from pufferfish_bench.models.initialisation import fan_out_normal
 from pufferfish_bench.models.scaling import scaled
 
@@ -15,7 +15,7 @@ VGG19 = (64, 64, POOL, 128, 128, POOL, *[256] * 4, POOL, *[512] * 4, POOL, *[512
 
 
 class VGG(nn.Module):
-    """3x3 convolutions with BatchNorm in stages parted by max-pooling, then one or three linear layers."""
+    """3x3 convolutions with BatchNorm in stages separated by max-pooling, then one or three linear layers."""
 
     initialise = staticmethod(fan_out_normal)
 
@@ -49,12 +49,12 @@ class VGG(nn.Module):
             x = F.relu(self.features[f"norm{number}"](self.features[f"conv{number}"](x)))
             if number in self.pool_after:
                 x = F.max_pool2d(x, 2)
-        # 1x1 by now, except in the net of the lottery-ticket comparison, which ends in an average over 2x2
+        # 1x1 here, except in the lottery-ticket network, which averages over 2x2
         return self.classifier(x.mean(dim=(2, 3)))
 
 
 class LotteryVGG(VGG):
-    """The VGG-19 of the lottery-ticket comparison: its last pooling is an average and its start is open_lth's."""
+    """The VGG-19 of the lottery-ticket comparison: its last pooling is an average, and its initialisation is open_lth's."""
 
     @staticmethod
     def initialise(layer: nn.Module) -> None:

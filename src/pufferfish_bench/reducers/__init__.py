@@ -1,1 +1,1 @@
-"""Ways to turn the gradients of all ranks into one: each a file, chosen by conf/reducer/."""
+"""Ways to average the gradients of all ranks, chosen by conf/reducer/. flat.py and bits.py are shared by several of them."""

@@ -1,4 +1,4 @@
-"""Eight yes-or-no answers to a byte: pure functions."""
+"""Packs boolean vectors into bytes: pure functions."""
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,13 @@ def packed_size(count: int) -> int:
     return -(-count // BYTE)
 
 
-def pack(answers: Tensor) -> Tensor:
-    """Bits of a boolean vector, in planes: byte i holds the answers i, i + n, i + 2n, ... of n bytes.
+def pack(values: Tensor) -> Tensor:
+    """A boolean vector as n bytes. Bit k of all bytes is a plane: bit k of byte i is value i + k * n.
 
-    Planes are joined in pairs, half of them at a time, so no answer is looked at alone.
+    Planes are combined in pairs, so that every operation works on whole vectors.
     """
-    missing = -len(answers) % BYTE
-    numbers = answers.view(torch.uint8)
+    missing = -len(values) % BYTE
+    numbers = values.view(torch.uint8)
     joined = (F.pad(numbers, (0, missing)) if missing else numbers).view(BYTE, -1)
     for half in (4, 2, 1):
         joined = joined[:half] | joined[half:] << half
@@ -25,11 +25,11 @@ def pack(answers: Tensor) -> Tensor:
 
 
 def planes(packed: Tensor, count: int) -> list[tuple[slice, Tensor]]:
-    """For each plane its place in the vector of `count` answers and its answers, 0 or 1; packed may have leading dimensions."""
+    """For each plane: its slice of the vector of `count` values, and its values, 0 or 1. `packed` may have leading dimensions."""
     size = packed.shape[-1]
     found = []
-    for place in range(BYTE):
-        within = slice(place * size, min((place + 1) * size, count))
+    for bit in range(BYTE):
+        within = slice(bit * size, min((bit + 1) * size, count))
         if within.start < within.stop:
-            found.append((within, (packed[..., : within.stop - within.start] >> place) & 1))
+            found.append((within, (packed[..., : within.stop - within.start] >> bit) & 1))
     return found

@@ -1,4 +1,4 @@
-"""torch's own DistributedDataParallel: sends gradients in buckets while the backward pass is still computing others."""
+"""torch's DistributedDataParallel: sends gradients in buckets while the backward pass still computes others."""
 
 import warnings
 from typing import Annotated, Any
@@ -10,20 +10,22 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.ranges import Count, Range
 from pufferfish_bench.core import Message, Reducer
-from pufferfish_bench.errors import InputError
-from pufferfish_bench.limits import Count, Range
-from pufferfish_bench.reducers.flat import Dtype
+from pufferfish_bench.reducers.half_precision import Dtype
 
 Bucket = dist.GradBucket
 Sum = torch.futures.Future[Tensor]
+GROUP: Any = None  # the default process group
 
 
 class DDP(Reducer):
-    """Gradients as they are. Most of the time they travel is hidden behind the backward pass; `communicate` is what is not:
-    from the moment the last gradient is there until the last mean is."""
+    """Gradients as float32. Communication overlaps with the backward pass; the section `communicate` is the exposed part:
+    from the last gradient to the last mean."""
 
-    fixed_buckets = False  # DDP arranges them anew after the first step, unless it looks for unused parameters
+    overlaps = True
+    fixed_buckets = False  # DDP rearranges its buckets after the first step, unless it looks for unused parameters
 
     def check(self, optimizer: Optimizer, clip_norm: float | None) -> None:
         if self.world.store is None:
@@ -31,10 +33,10 @@ class DDP(Reducer):
 
     def attach(self, model: nn.Module) -> nn.Module:
         self.sent: list[Message] = []
-        self.exposed: list[tuple[Any, Any]] = []  # stretches of the backward pass that only wait
+        self.exposed: list[tuple[Any, Any]] = []  # intervals of the backward pass in which only communication happens
         module = DistributedDataParallel(
             model,
-            forward_sync_buffers=False,  # they are averaged before the model is judged, as in the flat engine
+            forward_sync_buffers=False,  # they are averaged before evaluation, as in the flat engine
             gradient_as_bucket_view=True,
             find_unused_parameters=self.fixed_buckets,
         )
@@ -47,22 +49,22 @@ class DDP(Reducer):
         total, sizes = self.send(bucket)
         self.sent += [("allreduce", size) for size in sizes]
         if bucket.is_last():
-            self.exposed.append((before, None))  # to the end
+            self.exposed.append((before, None))  # until the end of the backward pass
         elif total.done():
             self.exposed.append((before, self.watch.mark()))
         return total
 
     def send(self, bucket: Bucket) -> tuple[Sum, list[int]]:
-        """The mean of a bucket to come, and the bytes of the messages that are sent for it."""
-        return default_hooks.allreduce_hook(None, bucket), [bucket.buffer().nbytes]
+        """A future with the mean of a bucket, and the bytes of the messages sent for it."""
+        return default_hooks.allreduce_hook(GROUP, bucket), [bucket.buffer().nbytes]
 
     def reduce(self) -> list[Message]:
-        self.watch.reassign("communicate", self.exposed)  # of the section before: the backward pass
+        self.watch.reassign("communicate", self.exposed)  # taken from the section before, the backward pass
         sent, self.sent, self.exposed = self.sent, [], []
         return sent if self.world.size > 1 else []
 
 
-class NarrowDDP(DDP):
+class DDPHalfPrecision(DDP):
     """Gradients rounded to 16 bits, by torch's hook."""
 
     def __init__(self, *, dtype: Dtype, **where: Any):
@@ -70,14 +72,14 @@ class NarrowDDP(DDP):
         self.compress = {"float16": default_hooks.fp16_compress_hook, "bfloat16": default_hooks.bf16_compress_hook}[dtype]
 
     def send(self, bucket: Bucket) -> tuple[Sum, list[int]]:
-        return self.compress(None, bucket), [bucket.buffer().numel() * 2]
+        return self.compress(GROUP, bucket), [bucket.buffer().numel() * 2]
 
 
-class PowerDDP(DDP):
-    """PowerSGD by torch's hook, which begins after a few plain steps."""
+class DDPPowerSGD(DDP):
+    """PowerSGD, by torch's hook; the first `plain_steps` steps are not compressed."""
 
-    takes_scaled = False
-    fixed_buckets = True  # its state belongs to buckets: they must be the same after a resume
+    supports_loss_scaling = False
+    fixed_buckets = True  # its state is stored by bucket, so buckets must be the same after a resume
 
     def __init__(self, *, rank: Count, plain_steps: Annotated[int, Range(2)], seed: int, **where: Any):
         super().__init__(**where)
@@ -93,7 +95,7 @@ class PowerDDP(DDP):
         before = self.state.total_numel_after_compression
         total = powerSGD_hook.powerSGD_hook(self.state, bucket)
         if not bucket.buffer().is_cuda:
-            total.wait()  # gloo's threads would send the messages of two buckets in an order of their own on each rank
+            total.wait()  # gloo's threads would send the messages of two buckets in a different order on each rank
         numbers = self.state.total_numel_after_compression - before
         if not numbers:  # a plain step
             return total, [bucket.buffer().nbytes]

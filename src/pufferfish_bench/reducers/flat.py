@@ -1,21 +1,19 @@
-"""The flat engine: all gradients live in one buffer, so that a step is one message; and the reducer that sends it as it is."""
+"""The flat engine: all gradients live in one buffer, so that a step needs one message."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pufferfish_bench.core import Message, Reducer
-from pufferfish_bench.stopwatch import Stopwatch
-from pufferfish_bench.world import World
 
 
 class Flat(Reducer):
-    """Gradients as views of one buffer: the backward pass writes into the message, nothing is copied together.
+    """Gradients are views of one buffer: the backward pass writes directly into the message.
 
-    Sections of a step: encode, communicate, decode; with `measure_wait` a barrier before the first message takes the
-    waiting for the slowest rank out of communicate.
+    A step has the sections encode, communicate and decode. With `measure_wait`, a barrier before the first message measures the
+    time spent waiting for the slowest rank, which is otherwise part of communicate.
     """
 
     def __init__(self, *, measure_wait: bool, **where: Any):
@@ -23,94 +21,52 @@ class Flat(Reducer):
         self.measure_wait = measure_wait
 
     def attach(self, model: nn.Module) -> nn.Module:
-        self.parameters = self.ordered([parameter for parameter in model.parameters() if parameter.requires_grad])
+        self.parameters = self.buffer_order([parameter for parameter in model.parameters() if parameter.requires_grad])
         self.gradient = torch.zeros(sum(parameter.numel() for parameter in self.parameters), device=self.world.device)
-        place = 0
+        offset = 0
         for parameter in self.parameters:
-            parameter.grad = self.gradient.as_strided(parameter.shape, parameter.stride(), place)  # dense, whatever its format
-            place += parameter.numel()
+            # the same strides as the parameter, so that any dense memory format works
+            parameter.grad = self.gradient.as_strided(parameter.shape, parameter.stride(), offset)
+            offset += parameter.numel()
         return model
 
-    def ordered(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-        """The order in the buffer."""
+    def buffer_order(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+        """The order of the parameters in the buffer."""
         return parameters
 
     def clear(self, optimizer: Optimizer) -> None:
         self.gradient.zero_()
 
     def allreduce(self, tensor: Tensor) -> list[Message]:
-        """Replace it by its sum over all ranks."""
+        """Replace `tensor` by its sum over all ranks."""
         with self.watch("communicate"):
             self.world.allreduce(tensor)
         return [("allreduce", tensor.nbytes)] if self.world.size > 1 else []
 
-    def meet(self) -> None:
-        """Wait for the slowest rank, in a section of its own, if asked."""
+    def wait_for_all(self) -> None:
+        """With `measure_wait`: wait for the slowest rank, in a section of its own."""
         if self.measure_wait:
             with self.watch("wait"):
                 self.world.barrier()
 
 
-class AllReduce(Flat):
-    """The mean itself."""
-
-    def reduce(self) -> list[Message]:
-        self.meet()
-        sent = self.allreduce(self.gradient)
-        with self.watch("decode"):
-            self.gradient /= self.world.size
-        return sent
-
-
-Dtype = Literal["float16", "bfloat16"]
-
-
-class Narrow(Flat):
-    """The mean of gradients rounded to a format of 16 bits, which is also what they are summed in."""
-
-    def __init__(self, *, dtype: Dtype, **how: Any):
-        super().__init__(**how)
-        self.dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[dtype]
-
-    def attach(self, model: nn.Module) -> nn.Module:
-        module = super().attach(model)
-        self.message = torch.empty_like(self.gradient, dtype=self.dtype)
-        return module
-
-    def reduce(self) -> list[Message]:
-        with self.watch("encode"):
-            self.message.copy_(self.gradient.div_(self.world.size))  # before the sum, which could overflow
-        self.meet()
-        sent = self.allreduce(self.message)
-        with self.watch("decode"):
-            self.gradient.copy_(self.message)
-        return sent
-
-
-class Gathered(Flat):
-    """One message a rank, which all others are given; what they make of it may be anything."""
+class AllGatherReducer(Flat):
+    """Each rank sends one message to all others; a subclass defines how to encode and decode it."""
 
     def encode(self) -> Tensor:
-        """The message, from this rank's gradients."""
+        """The message, from the gradients of this rank."""
         raise NotImplementedError
 
     def decode(self, messages: Tensor) -> None:
-        """Gradients from the messages of all ranks (ranks, *shape of one)."""
+        """Set the gradients from the messages of all ranks (ranks, *shape of one message)."""
         raise NotImplementedError
 
     def reduce(self) -> list[Message]:
         with self.watch("encode"):
             message = self.encode()
-        self.meet()
+        self.wait_for_all()
         with self.watch("communicate"):
             messages = self.world.allgather(message)
         with self.watch("decode"):
             self.decode(messages)
         return [("allgather", message.nbytes)] if self.world.size > 1 else []
-
-
-def allreduce(*, measure_wait: bool, world: World, watch: Stopwatch) -> Reducer:
-    """The mean of the gradients; in one process, the gradients."""
-    if world.size > 1:
-        return AllReduce(measure_wait=measure_wait, world=world, watch=watch)
-    return Reducer(world=world, watch=watch)

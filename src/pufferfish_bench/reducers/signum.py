@@ -1,4 +1,4 @@
-"""Signum: every rank sends the signs of its momentum, a bit each; the majority decides (Bernstein et al., 2018)."""
+"""Signum (Bernstein et al., 2018): every rank sends the signs of its momentum, one bit each; the majority wins."""
 
 from typing import Any
 
@@ -6,23 +6,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pufferfish_bench.errors import InputError
-from pufferfish_bench.limits import Decay
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.ranges import Decay
 from pufferfish_bench.reducers import bits
-from pufferfish_bench.reducers.flat import Gathered
+from pufferfish_bench.reducers.flat import AllGatherReducer
 
 
-class Signum(Gathered):
-    """Leaves -1, 0 (a tie) or 1 for each gradient. The momentum is local, so the optimizer must have none."""
+class Signum(AllGatherReducer):
+    """Each gradient becomes -1, 0 (a tie) or 1. The momentum is in this reducer, so the optimizer must have none."""
 
-    takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
+    supports_loss_scaling = False  # the momentum would mix scales, or stay infinite
 
     def __init__(self, *, momentum: Decay, **how: Any):
         super().__init__(**how)
         if not 0 <= momentum < 1:
             raise InputError(f"reducer.momentum={momentum} must be at least 0 and below 1")
         self.decay = momentum
-        self.begun = False
+        self.started = False
 
     def check(self, optimizer: Optimizer, clip_norm: float | None) -> None:
         if any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
@@ -31,7 +31,7 @@ class Signum(Gathered):
                 "optimizer.momentum=0 schedule=steps"
             )
         if clip_norm is not None:
-            raise InputError(f"clip_norm={clip_norm} would make nothing of signs, which are all as long: set clip_norm=null")
+            raise InputError(f"clip_norm={clip_norm} has no effect on the signs of reducer=signum: set clip_norm=null")
 
     def attach(self, model: nn.Module) -> nn.Module:
         module = super().attach(model)
@@ -39,23 +39,23 @@ class Signum(Gathered):
         return module
 
     def encode(self) -> Tensor:
-        self.momentum.lerp_(self.gradient, 1 - self.decay if self.begun else 1.0)
-        self.begun = True
+        self.momentum.lerp_(self.gradient, 1 - self.decay if self.started else 1.0)
+        self.started = True
         return bits.pack(self.momentum < 0)
 
     def decode(self, messages: Tensor) -> None:
         vote(messages, out=self.gradient)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"momentum": self.momentum, "begun": self.begun}
+        return {"momentum": self.momentum, "started": self.started}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.momentum.copy_(state["momentum"])
-        self.begun = state["begun"]
+        self.started = state["started"]
 
 
 def vote(votes: Tensor, *, out: Tensor) -> None:
-    """Into `out` the sign that most ranks sent (ranks, bytes): a bit means negative, a tie is 0."""
+    """Write into `out` the sign that most ranks sent (ranks, bytes): a bit of 1 means negative, a tie gives 0."""
     ranks = len(votes)
     for place, negative in bits.planes(votes, len(out)):
         out[place] = (ranks - 2 * negative.sum(0, dtype=torch.int32)).sign_()

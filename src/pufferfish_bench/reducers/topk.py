@@ -1,19 +1,19 @@
-"""Top-k: every rank sends the largest of its gradients with their places; what is not sent waits for the next step."""
+"""Top-k: every rank sends its largest gradients with their indices; the rest is added to the next step."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pufferfish_bench.errors import InputError
-from pufferfish_bench.limits import PositiveShare
-from pufferfish_bench.reducers.flat import Gathered
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.ranges import PositiveShare
+from pufferfish_bench.reducers.flat import AllGatherReducer
 
 
-class TopK(Gathered):
-    """The mean of the ranks' largest gradients, a `share` of all; error feedback keeps the rest."""
+class TopK(AllGatherReducer):
+    """The mean of the largest gradients of each rank, a `share` of all; error feedback keeps the rest."""
 
-    takes_scaled = False  # what it remembers would be of another scale, or infinite for ever
+    supports_loss_scaling = False  # error feedback would mix scales, or stay infinite
 
     def __init__(self, *, share: PositiveShare, **how: Any):
         super().__init__(**how)
@@ -45,8 +45,8 @@ class TopK(Gathered):
 
 
 def decode(messages: Tensor, *, out: Tensor) -> None:
-    """Into `out` the mean of the sparse vectors that the ranks sent (ranks, bytes): places, then values."""
-    places, values = messages.chunk(2, dim=1)
+    """Write into `out` the mean of the sparse vectors that the ranks sent (ranks, bytes): indices, then values."""
+    indices, values = messages.chunk(2, dim=1)
     out.zero_()
-    for place, value in zip(places, values, strict=True):
-        out[place.contiguous().view(torch.int32).long()] += value.contiguous().view(torch.float32) / len(messages)
+    for index, value in zip(indices, values, strict=True):
+        out[index.contiguous().view(torch.int32).long()] += value.contiguous().view(torch.float32) / len(messages)

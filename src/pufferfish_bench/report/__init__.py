@@ -1,1 +1,1 @@
-"""Records in, tables out."""
+"""Rendering: sheets, charts, the page and tables for the terminal, all made from records."""

@@ -1,17 +1,17 @@
 """Where the time of a step goes, run by run: a table, CSV, Markdown and the stacked bars of the paper's Figure 4 (b)."""
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pufferfish_bench.report import measured, output, provenance, units
-from pufferfish_bench.report.measured import PARTS, SECTIONS, Measured
-from pufferfish_bench.report.output import Sheet
-from pufferfish_bench.speech import spoken_errors
+from pufferfish_bench.distributed import units
+from pufferfish_bench.records import measured, provenance
+from pufferfish_bench.records.files import SECTIONS
+from pufferfish_bench.records.measured import PARTS, Measured
+from pufferfish_bench.report import output
+from pufferfish_bench.report.output import Sheet, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ TITLE = "Breakdown of a step"
 
 
 def groups(runs: Sequence[Measured]) -> dict[str, list[Measured]]:
-    """Runs under the same conditions, by hosts and then by falling cap; a run outside the lab has no cap."""
+    """Runs under the same conditions, ordered by hosts and then by falling cap; a run outside the lab has no cap."""
     ordered = sorted(runs, key=lambda run: (run.hosts or 0, run.workers, -(run.cap or float("inf"))))
     found: dict[str, list[Measured]] = {}
     for run in ordered:
@@ -36,38 +36,39 @@ def conditions(run: Measured) -> str:
 
 
 def sheets(runs: Sequence[Measured]) -> list[Sheet]:
-    """A table of the mean step and one of the epoch; within a group, each run is compared with the group's first."""
+    """A table of the mean step and one of the epoch; each run is compared with the first run under the same conditions."""
     steps, epochs = [], []
     for place, group in groups(runs).items():
         for run in group:
             parts = [run.part(part) * run.steps for part in PARTS]
             steps.append(
-                [f"{place}: {run.label}", *(f"{1000 * run.seconds[section]:.1f}" for section in SECTIONS),
-                 f"{1000 * run.step_seconds:.1f}", f"{run.bytes_sent / 1e6:.2f}"]
+                [f"{place}: {run.label}", *(number(1000 * run.seconds[section], "{:.1f}".format) for section in SECTIONS),
+                 number(1000 * run.step_seconds, "{:.1f}".format), number(run.bytes_sent / 1e6, "{:.2f}".format)]
             )  # fmt: skip
             epochs.append(
-                [f"{place}: {run.label}", f"{run.steps:,}", *(f"{seconds:.2f}" for seconds in parts),
-                 f"{run.epoch_seconds:.2f}", f"{group[0].epoch_seconds / run.epoch_seconds:.2f}"]
+                [f"{place}: {run.label}", number(run.steps, "{:,}".format),
+                 *(number(seconds, "{:.2f}".format) for seconds in
+                   (*parts, run.epoch_seconds, group[0].epoch_seconds / run.epoch_seconds))]
             )  # fmt: skip
     return [
         Sheet(
-            f"Milliseconds a step: {measured.trained(runs)}",
+            f"Milliseconds per step: {measured.trained(runs)}",
             ["run", *SECTIONS, "total", "MB sent"],
             steps,
-            "Mean over ranks and over the timed steps of a phase: of the last one unless another is named. `step` is the "
-            f"optimizer's; MB (10^6 bytes) are what a rank gives the collectives in a step. {crowding(runs)}".strip(),
+            "Mean over ranks and over the timed steps of one phase, by default the last. `step` is the optimizer's step; MB "
+            f"(10^6 bytes) are what each rank passes to the collectives per step. {crowding(runs)}".strip(),
         ),
         Sheet(
-            f"Seconds an epoch: {measured.trained(runs)}",
+            f"Seconds per epoch: {measured.trained(runs)}",
             ["run", "steps", *PARTS, "total", "times as fast"],
             epochs,
-            "The mean step times the steps of an epoch; times as fast as the first run under the same conditions.",
+            "The mean step multiplied by the steps of an epoch; speed relative to the first run under the same conditions.",
         ),
     ]
 
 
 def rows(runs: Sequence[Measured]) -> list[dict[str, Any]]:
-    """All figures as flat rows, seconds a step and an epoch."""
+    """All numbers as flat rows: seconds per step and per epoch."""
     return [
         {
             "label": run.label, "name": run.name, "phase": run.phase, "hosts": run.hosts, "workers": run.workers,
@@ -83,9 +84,24 @@ def rows(runs: Sequence[Measured]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def show(runs: Sequence[Measured], console: Console) -> None:
+    """Print both tables."""
+    measured.check_timed(runs)
+    for sheet in sheets(runs):
+        sheet.show(console)
+
+
+def write(runs: Sequence[Measured], out: Path, console: Console) -> None:
+    """Write the tables as CSV and Markdown and the bars as PNG and SVG; `out` is their path without its ending."""
+    measured.check_timed(runs)
+    texts = {".csv": output.csv_text(rows(runs)), ".md": output.document(TITLE, sheets(runs), runs)}
+    output.write(out, texts, console)
+    draw(runs, out, console)
+
+
 def draw(runs: Sequence[Measured], out: Path, console: Console) -> None:
     """The bars as PNG and SVG."""
-    from pufferfish_bench.report import charts  # half a second of imports that a table does not need
+    from pufferfish_bench.report import charts  # half a second of imports that tables do not need
 
     with charts.style():
         figure = bars(runs)
@@ -95,29 +111,33 @@ def draw(runs: Sequence[Measured], out: Path, console: Console) -> None:
 
 
 def steps_behind(runs: Sequence[Measured]) -> str:
-    """How much of a run each bar is the mean of."""
+    """How many timed steps are behind each bar."""
     fewest, most = (choose(run.timed_steps for run in runs) for choose in (min, max))
     steps = most if fewest == most else f"{fewest} to {most}"
-    return f"{measured.trained(runs)}. Mean of {steps} timed steps, one run a bar."
+    return f"{measured.trained(runs)}. Mean of {steps} timed steps, one run per bar."
 
 
 def crowding(runs: Sequence[Measured]) -> str:
-    """Which of the lab's hosts had to share cores, if any: they compute more slowly than machines of their own would."""
+    """Which hosts of the lab had more threads than cores, if any: they compute more slowly than separate machines would."""
     crowded = dict.fromkeys(f"{run.hosts} hosts" for run in runs if (run.threads_a_core or 0) > 1)
-    return f"{' and '.join(crowded)} share fewer cores than they have threads, and compute in turns." if crowded else ""
+    return (
+        f"{' and '.join(crowded)} have more threads than cores, so their computation is slower than on separate machines."
+        if crowded
+        else ""
+    )
 
 
 def bars(runs: Sequence[Measured]) -> "Figure":
-    """A panel for each number of hosts and each cap, a bar for each method, the parts of its epoch on top of one another.
+    """A panel for each number of hosts and each cap with a stacked bar for each method: the parts of its epoch.
 
-    Where the epochs are not equally long, the bars are a step's.
+    Where epochs have different numbers of samples, the bars show a step.
     """
     from matplotlib.figure import Figure
 
     from pufferfish_bench.report import charts
 
-    alike = len({run.samples for run in runs}) == 1
-    panels: dict[tuple, list[tuple[str, list[Measured]]]] = {}  # a row of panels for each number of hosts
+    same_epochs = len({run.samples for run in runs}) == 1
+    panels: dict[tuple, list[tuple[str, list[Measured]]]] = {}  # one row of panels for each number of hosts
     for place, group in groups(runs).items():
         panels.setdefault((group[0].hosts, group[0].workers), []).append((place, group))
     down, across = len(panels), max(map(len, panels.values()))
@@ -130,7 +150,7 @@ def bars(runs: Sequence[Measured]) -> "Figure":
         axes = figure.add_subplot(down, across, across * row + column + 1)
         base = [0.0] * len(group)
         for part in PARTS:
-            heights = [run.part(part) * (run.steps if alike else 1) for run in group]
+            heights = [run.part(part) * (run.steps if same_epochs else 1) for run in group]
             axes.bar(range(len(group)), heights, 0.7, bottom=base, color=colours[part], label=part)
             base = [low + height for low, height in zip(base, heights, strict=True)]
         for position, total in enumerate(base):
@@ -143,34 +163,11 @@ def bars(runs: Sequence[Measured]) -> "Figure":
             ha="right",
             rotation_mode="anchor",
         )
-        axes.set_xlim(-0.6, most - 0.4)  # bars are as wide in every panel
+        axes.set_xlim(-0.6, most - 0.4)  # the same bar width in every panel
         axes.grid(visible=False, axis="x")
         axes.margins(y=0.12)
         if column == 0:
-            axes.set_ylabel("seconds an epoch" if alike else "seconds a step")
+            axes.set_ylabel("seconds per epoch" if same_epochs else "seconds per step")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(PARTS) if width > 8 else 2)
     return figure
-
-
-def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pufferfish_bench.report.breakdown", description=__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="the directory of a run, or LABEL=DIRECTORY")
-    parser.add_argument("--phase", help="the phase to look at (default: a run's last)")
-    parser.add_argument("--out", type=Path, metavar="FOLDER/NAME", help="write NAME.csv, NAME.md, NAME.png and NAME.svg there")
-    given = parser.parse_args(words)
-    console = Console()
-    with spoken_errors():
-        runs = measured.read(given.runs, phase=given.phase)
-        measured.check_timed(runs)
-        shown = sheets(runs)
-        for sheet in shown:
-            sheet.show(console)
-        if given.out:
-            texts = {".csv": output.csv_text(rows(runs)), ".md": output.document(TITLE, shown, runs)}
-            output.write(given.out, texts, console)
-            draw(runs, given.out, console)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

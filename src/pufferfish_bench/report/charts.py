@@ -1,4 +1,4 @@
-"""How a chart looks and is kept: colours that the colour-blind can tell apart, and the same bytes for the same figures."""
+"""The style of all charts and how they are saved: colour-blind-safe colours, and the same bytes for the same data."""
 
 import textwrap
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ from rich.console import Console
 
 from pufferfish_bench.report import output
 
-# Okabe and Ito's palette; the yellow is left out, it is faint on white
+# Okabe and Ito's palette without its yellow, which is faint on white
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY, BLACK = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999", "#000000",
 )  # fmt: skip
 LINES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY, BLACK)
 MARKERS = "osD^vPX*"
-WIDTH = 6.0  # inches of a picture that stands beside its table
-SMALL, LETTERS_AN_INCH = 7, 17  # points, and how many letters of that size fit beside one another
+WIDTH = 6.0  # inches, for a picture beside its table
+SMALL, LETTERS_PER_INCH = 7, 17  # font size in points, and how many letters of it fit in an inch
 
 STYLE = {
-    "svg.hashsalt": "pufferfish",  # names inside an SVG are drawn from it: else each drawing differs
-    "svg.fonttype": "none",  # letters stay letters: a quarter of the size, and the reader can search them
-    "font.family": ["DejaVu Sans", "sans-serif"],  # the first travels with matplotlib
+    "svg.hashsalt": "pufferfish",  # seeds the ids inside an SVG, which would otherwise be random
+    "svg.fonttype": "none",  # text stays text: a quarter of the size, and searchable
+    "font.family": ["DejaVu Sans", "sans-serif"],  # the first is part of matplotlib
     "font.size": 11,
     "axes.titlesize": 12,
     "figure.titlesize": 12,
@@ -34,15 +34,15 @@ STYLE = {
     "axes.axisbelow": True,
     "grid.color": "#DDDDDD",
     "legend.frameon": False,
-    "figure.constrained_layout.w_pad": 0.15,  # inches: the outermost tick labels are not cut
+    "figure.constrained_layout.w_pad": 0.15,  # inches: keeps the outermost tick labels from being cut
     "savefig.dpi": 150,
-    "text.parse_math": False,  # a $ in a name is a $
+    "text.parse_math": False,  # a $ in a name stays a $
 }
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The look of every chart, whatever the reader's own matplotlibrc says."""
+    """Use the project's chart style, independent of the user's matplotlibrc."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
@@ -50,7 +50,7 @@ def style() -> Iterator[None]:
 
 
 def save(figure: Figure, out: Path, console: Console) -> None:
-    """Write PNG and SVG without a date or a version in them, and say where."""
+    """Write PNG and SVG without date or version, and print their paths."""
     out.parent.mkdir(parents=True, exist_ok=True)
     for ending, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
         path = out.with_name(out.name + ending)
@@ -61,18 +61,18 @@ def save(figure: Figure, out: Path, console: Console) -> None:
 
 
 def title(words: str) -> str:
-    """On as many lines as it needs above a picture of the usual width."""
+    """A title wrapped to the usual width of a picture."""
     return textwrap.fill(words, 58)
 
 
 def write_at_foot(figure: Figure, words: str) -> None:
-    """Small words at the bottom left: what the picture was made of."""
-    lines = textwrap.fill(words, int(LETTERS_AN_INCH * figure.get_figwidth()))
+    """Write a small note at the bottom left: what the picture was made from."""
+    lines = textwrap.fill(words, int(LETTERS_PER_INCH * figure.get_figwidth()))
     figure.supxlabel(lines, x=0.01, ha="left", fontsize=SMALL, color="#555555")
 
 
 def look(number: int) -> dict[str, str]:
-    """Colour and marker of the number-th line."""
+    """Colour and marker of line `number`."""
     return {"color": LINES[number % len(LINES)], "marker": MARKERS[number % len(MARKERS)]}
 
 
@@ -82,6 +82,6 @@ def in_lines(label: str) -> str:
 
 
 def only_these_ticks(axes: Axes, values: list[int]) -> None:
-    """Label the x axis with the values themselves."""
+    """Label the x axis at these values only."""
     axes.set_xticks(values, [f"{value:,}" for value in values])
     axes.minorticks_off()

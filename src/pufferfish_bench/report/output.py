@@ -1,71 +1,89 @@
-"""How a report reaches its reader: the terminal, Markdown and CSV."""
+"""Tables as data, and how they are shown: on the terminal, as Markdown and as CSV."""
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from pufferfish_bench import records
-from pufferfish_bench.report import provenance, tables
-from pufferfish_bench.report.measured import Measured
-from pufferfish_bench.speech import say
-from pufferfish_bench.visible import in_markdown, visible
+from pufferfish_bench.base.console import say
+from pufferfish_bench.base.printable import in_markdown, printable
+from pufferfish_bench.records import files, provenance
+from pufferfish_bench.records.measured import Measured
+from pufferfish_bench.report import tables
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: what is shown, and the number behind it, if any, by which a column is sorted."""
+
+    text: str
+    value: float | None = None
+
+
+EMPTY = Cell("")
+
+
+def number(value: float | None, show: Callable[[float], str]) -> Cell:
+    """A cell that shows a number; an empty one if there is none."""
+    return EMPTY if value is None else Cell(show(value), value)
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of words, with what must be known to read it."""
+    """A table, and the notes needed to read it. A row may hold plain strings, which are cells without a value."""
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[Cell | str]]
     note: str = ""
-    reading: str = ""  # how tables of this kind are read
-    dispensable: Sequence[str] = ()  # columns that a narrow terminal does without first
+    reading: str = ""  # how to read all tables of this kind
+    dispensable: Sequence[str] = ()  # columns that a narrow terminal leaves out first
 
     def __post_init__(self) -> None:
-        """What a sheet is made of may come from records: whoever shows it, nothing in it steers a terminal or a page."""
+        """Make every text printable: some come from records, and nothing in them may control a terminal or a page."""
         for name in ("title", "note", "reading"):
-            object.__setattr__(self, name, visible(getattr(self, name), lines=name != "title"))
-        object.__setattr__(self, "columns", [visible(column) for column in self.columns])
-        object.__setattr__(self, "rows", [[visible(cell) for cell in row] for row in self.rows])
+            object.__setattr__(self, name, printable(getattr(self, name), lines=name != "title"))
+        object.__setattr__(self, "columns", [printable(column) for column in self.columns])
+        cells = [[Cell(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows]
+        object.__setattr__(self, "rows", [[replace(cell, text=printable(cell.text)) for cell in row] for row in cells])
 
     @property
-    def of_words(self) -> list[int]:
-        """The columns that hold words and not numbers: the first, and where all that is said begins with a letter."""
-        columns = [[row[place] for row in self.rows if row[place]] for place in range(len(self.columns))]
-        return [place for place, said in enumerate(columns) if not place or (said and all(word[0].isalpha() for word in said))]
+    def text_columns(self) -> list[int]:
+        """The columns of text, not of numbers: the first, and those in which no cell has a value."""
+        columns = [[row[place] for row in self.rows if row[place].text] for place in range(len(self.columns))]
+        return [n for n, cells in enumerate(columns) if not n or (cells and all(cell.value is None for cell in cells))]
 
     def show(self, console: Console) -> None:
-        table = tables.table(*self.columns, title=self.title, left=self.of_words)
+        table = tables.table(*self.columns, title=self.title, left=self.text_columns)
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*(cell.text for cell in row))
         tables.show(table, console, dispensable=self.dispensable)
-        if self.words:
-            say(f"{self.words}\n", console, lines=True)
+        if self.notes:
+            say(f"{self.notes}\n", console, lines=True)
 
     @property
-    def words(self) -> str:
+    def notes(self) -> str:
         return f"{self.note} {self.reading}".strip()
 
     def markdown(self) -> str:
-        rule = [":--" if place in self.of_words else "--:" for place in range(len(self.columns))]
-        lines = [" | ".join(map(in_cell, row)) for row in (self.columns, rule, *self.rows)]
-        note = [in_markdown(self.words), ""] if self.words else []
+        rule = [":--" if place in self.text_columns else "--:" for place in range(len(self.columns))]
+        texts = [[cell.text for cell in row] for row in self.rows]
+        lines = [" | ".join(map(in_cell, row)) for row in (self.columns, rule, *texts)]
+        note = [in_markdown(self.notes), ""] if self.notes else []
         return "\n".join([f"## {in_markdown(self.title)}", "", *(f"| {line} |" for line in lines), "", *note])
 
 
 def in_cell(words: str) -> str:
-    """Words as a cell of a Markdown table: it does not end before they do."""
+    """Text for a cell of a Markdown table, with the characters that would end the cell escaped."""
     return in_markdown(words).replace("\\", r"\\").replace("|", r"\|")
 
 
 def document(title: str, sheets: Sequence[Sheet], runs: Sequence[Measured]) -> str:
-    """All sheets as one Markdown page that says what it was made of."""
+    """All sheets as one Markdown page, with the runs they were made from."""
     sources = [
         in_markdown(
             f"- {run.label}: `{run.name.replace('`', chr(39))}`, phase {run.phase}, {run.timed_steps} timed steps, "
@@ -86,20 +104,20 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def digits(value: Any) -> Any:
-    """A number to ten digits: the last ones of a sum or a logarithm are not the same on every machine. Words as shown."""
+    """A number rounded to ten digits, as the last digits of a sum differ between machines; text made printable."""
     if isinstance(value, str):
-        return visible(value)
+        return printable(value)
     if not isinstance(value, float):
         return value
     return int(value) if value.is_integer() else float(f"{value:.10g}")
 
 
 def write(out: Path, texts: Mapping[str, str], console: Console) -> None:
-    """Put each text under `out` with its ending, and say where."""
+    """Write each text to `out` plus its ending, and print the path."""
     out.parent.mkdir(parents=True, exist_ok=True)
     for ending, text in texts.items():
         path = out.with_name(out.name + ending)
-        records.replace_file(path, text)
+        files.replace_file(path, text)
         say_written(path, console)
 
 

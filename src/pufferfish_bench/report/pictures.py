@@ -1,4 +1,4 @@
-"""Which pictures a table or figure gets, as PNG and SVG with their provenance at the foot. What is drawn, each form knows."""
+"""Which charts a table or figure gets, saved as PNG and SVG with their provenance at the bottom."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,17 +9,22 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from pufferfish_bench.report import breakdown, cell_charts, charts, measured, provenance, size_charts, sweep_charts
-from pufferfish_bench.report.measured import Measured
-from pufferfish_bench.report.outcome import Outcome, Record
+from pufferfish_bench.paper.outcome import Outcome
+from pufferfish_bench.records import measured, provenance
+from pufferfish_bench.records.measured import Measured
+from pufferfish_bench.records.record import Record
+from pufferfish_bench.report import breakdown, cell_charts, charts, lab_pictures, size_charts, sweep_charts
 
-Form = Callable[[Outcome, Sequence[str]], Figure]  # of the cells that were trained
+Form = Callable[[Outcome, Sequence[str]], Figure]  # called with the names of the cells that were trained
 
 
 def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
-    """Draw what was trained for a table, if anything was, as PNG and SVG; the files, but for their endings."""
-    measured_in = [figure.cell for figure in found.figures if figure.ours and not figure.cell.counted]
+    """Draw the trained cells of a table, if any, as PNG and SVG; return the paths without their endings."""
+    measured_in = [figure.cell for figure in found.figures if figure.ours and figure.cell.has_seeds]
     trained = list(dict.fromkeys(cell.name for cell in measured_in))
+    if found.table.picture == "lab" and trained:
+        runs = [mean_run(found.table.cell(name).line, found.records[name]) for name in trained]
+        return lab_pictures.draw(runs, found.table.note, out, console)
     made = []
     for ending, form in FORMS[found.table.picture].items() if trained else ():
         made.append(out.with_name(out.name + ending))
@@ -32,13 +37,13 @@ def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
 
 
 def over_seeds(figure: Figure, found: Outcome, trained: Sequence[str]) -> str:
-    """Of how many runs each point is the mean, and what its whiskers are if it has some."""
+    """How many runs each point is the mean of, and what its error bars mean, if it has any."""
     fewest, most = (choose(len(found.records[name]) for name in trained) for choose in (min, max))
     if most == 1:
         return "One seed."
-    whiskers = any(isinstance(drawn, ErrorbarContainer) for axes in figure.axes for drawn in axes.containers)
+    has_error_bars = any(isinstance(drawn, ErrorbarContainer) for axes in figure.axes for drawn in axes.containers)
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
-    return f"Mean over {count} seeds{', whiskers: one standard deviation' if whiskers else ''}."
+    return f"Mean over {count} seeds{', error bars: one standard deviation' if has_error_bars else ''}."
 
 
 def bars(found: Outcome, trained: Sequence[str]) -> Figure:
@@ -47,19 +52,17 @@ def bars(found: Outcome, trained: Sequence[str]) -> Figure:
 
 
 def mean_run(label: str, records: Sequence[Record]) -> Measured:
-    """The mean step of a cell over its seeds, which are alike but for their times."""
-    runs = [
-        measured.measured(dict(record.run), list(record.rows), label=label, directory=record.folder, phase=None)
-        for record in records
-    ]
+    """The mean step of a cell over its seeds, which differ only in their times."""
+    runs = [measured.measured(record, label=label) for record in records]
     seconds = {section: fmean(run.seconds[section] for run in runs) for section in runs[0].seconds}
     return replace(runs[0], seconds=seconds)
 
 
-FORMS: Mapping[str, Mapping[str, Form]] = {  # by what conf/table/ calls them; with what the name of each file ends
+FORMS: Mapping[str, Mapping[str, Form]] = {  # by their name in conf/table/; for each, the endings of the file names
     "cells": {"": cell_charts.draw},
     "breakdown": {"": cell_charts.draw, "-breakdown": bars},
     "size": {"": cell_charts.draw, "-size": size_charts.draw},
     "sweep": {"": sweep_charts.draw_sweep},
     "scaling": {"": sweep_charts.draw_scaling},
+    "lab": {},  # see lab_pictures
 }

@@ -1,7 +1,5 @@
-"""The paper's tables beside ours: records in; Markdown, CSV and a page out, the same bytes for the same records."""
+"""The paper's tables beside ours: from records to Markdown, CSV and a page; the same records give the same bytes."""
 
-import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,26 +7,28 @@ from typing import Any
 
 from rich.console import Console
 
-from pufferfish_bench import table
-from pufferfish_bench.errors import InputError
-from pufferfish_bench.report import outcome, output, provenance, verdicts
-from pufferfish_bench.report.numbers import PaperNumber, paper_numbers
-from pufferfish_bench.report.outcome import Claim, Figure, Outcome
-from pufferfish_bench.report.output import Sheet
-from pufferfish_bench.speech import VERSION, spoken_errors
-from pufferfish_bench.visible import in_markdown
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.printable import in_markdown
+from pufferfish_bench.paper import outcome, tables, verdicts
+from pufferfish_bench.paper.numbers import PaperNumber, paper_numbers
+from pufferfish_bench.paper.outcome import Claim, Figure, Outcome
+from pufferfish_bench.records import provenance
+from pufferfish_bench.report import output
+from pufferfish_bench.report.output import EMPTY, Cell, Sheet
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
 RELATION_COLUMNS = ("the paper's claim", "quantity", "paper", "ours", "p (Welch)", "seeds", "verdict")
 READING = (
-    "Mean ± standard deviation over seeds. Within 2 sigma: of a single run, the paper's spread and ours together. A profile "
-    "other than `paper` is the paper in miniature: what it trains is not comparable, its relations are what it can show. "
-    "What is counted and not trained is of the paper's nets in full; what another profile trains is mostly narrower, as its "
-    "records say. A record does not know what else its machine was doing: times are as they came."
+    "Mean ± standard deviation over seeds. Sigma is that of a single run, combined from the paper's spread and ours. A profile "
+    "other than `paper` is a small version of the paper's experiments: its results are not comparable with the paper's numbers, "
+    "but its relations can be tested. Parameters and MACs that are counted without training are those of the paper's full-size "
+    "models; models trained under another profile are mostly narrower, as their records say. Times are wall-clock times on a "
+    "machine that may have had other load."
 )
 RELATIONS_READING = (
-    "Two-sided Welch test at 5 %, each claim on its own. In `paper` and `ours`: of times, so many times as fast; of all "
-    'else, the difference. A claim with "to" grants the first that much: the margin is ours.'
+    "Two-sided Welch test at the 5 % level, without correction for the number of claims. `paper` and `ours` are ratios for times "
+    "(1.5x: 1.5 times as fast) and differences for everything else. "
+    'In a claim with "within", we chose the margin.'
 )
 
 
@@ -37,7 +37,7 @@ def spread(show: Any, mean: float, deviation: float | None) -> str:
 
 
 def as_in_paper(show: Any, paper: PaperNumber) -> str:
-    """With its spread, or with the formula that it comes from."""
+    """A number of the paper with its spread, or with the formula that it comes from."""
     formula = f": {paper.formula.replace('**', '^')}" if paper.formula else ""  # Markdown takes ** for bold
     return spread(show, paper.mean, paper.deviation) + formula
 
@@ -46,51 +46,51 @@ def signed(show: Any, value: float) -> str:
     return f"{'-' if value < 0 else '+'}{show(abs(value))}"
 
 
-def figure_words(figure: Figure) -> list[str]:
+def figure_cells(figure: Figure) -> list[Cell | str]:
     """A row of the table of figures."""
     show, paper, ours = figure.quantity.show, figure.paper, figure.ours
     return [
         figure.cell.label,
         figure.quantity.label,
-        as_in_paper(show, paper) if paper else "",
-        spread(show, ours.mean, ours.deviation) if ours else "",
-        str(len(ours.values)) if ours and not figure.cell.counted else "",
-        "0" if figure.verdict == verdicts.EQUAL else signed(show, figure.difference) if figure.difference is not None else "",
+        Cell(as_in_paper(show, paper), paper.mean) if paper else EMPTY,
+        Cell(spread(show, ours.mean, ours.deviation), ours.mean) if ours else EMPTY,
+        output.number(len(ours.values) if ours and figure.cell.has_seeds else None, str),
+        Cell("0", 0.0) if figure.verdict == verdicts.EQUAL else output.number(figure.difference, partial(signed, show)),
         figure.verdict,
     ]
 
 
-def claim_words(claim: Claim) -> list[str]:
+def claim_cells(claim: Claim) -> list[Cell | str]:
     """A row of the table of relations."""
-    judgement, show = (
-        claim.judgement,
-        (lambda value: f"{value:.2f}x") if claim.quantity.is_time else partial(signed, claim.quantity.show),
-    )
+    judgement, quantity = claim.judgement, claim.quantity
+    show = "{:.2f}x".format if quantity.is_time else partial(signed, quantity.show)
     return [
         claim.relation.claim,
-        claim.quantity.label,
-        show(claim.paper) if claim.paper is not None else "",
-        show(claim.ours) if claim.ours is not None else "",
-        f"{judgement.p:.2g}" if judgement.p is not None else "",
-        " and ".join(map(str, judgement.seeds)),
+        quantity.label,
+        output.number(claim.paper, show),
+        output.number(claim.ours, show),
+        output.number(judgement.p, "{:.2g}".format),
+        Cell(" and ".join(map(str, judgement.seeds)), sum(judgement.seeds)),
         judgement.verdict,
     ]
 
 
 def number(name: str) -> str:
-    """table4 as people say it: Table 4; figure3a: Figure 3a."""
-    kind = name.rstrip("0123456789abc")
-    return f"{kind.capitalize()} {name.removeprefix(kind)}"
+    """The printed name: Table 4 for table4, Figure 3a for figure3a."""
+    kind = "table" if name.startswith("table") else "figure"
+    return f"{kind.capitalize()} {name.removeprefix(kind).replace('_', ' ')}"
 
 
 def sheets(found: Outcome) -> list[Sheet]:
-    """The figures of a table, and what the paper claims of them."""
+    """The figures of a table, and the paper's claims about them."""
     title = f"{number(found.table.name)}: {found.table.title}"
-    figures = [figure_words(figure) for figure in found.figures]
+    figures = [figure_cells(figure) for figure in found.figures]
     shown = [Sheet(title, COLUMNS, figures, found.table.note, READING, ("seeds", "difference"))]
     if found.claims:
-        judged = [claim_words(claim) for claim in found.claims]
-        shown.append(Sheet("Relations", RELATION_COLUMNS, judged, "", RELATIONS_READING, ("seeds", "p (Welch)", "quantity")))
+        rows_of_claims = [claim_cells(claim) for claim in found.claims]
+        shown.append(
+            Sheet("Relations", RELATION_COLUMNS, rows_of_claims, "", RELATIONS_READING, ("seeds", "p (Welch)", "quantity"))
+        )
     return shown
 
 
@@ -99,20 +99,20 @@ def markdown(found: Outcome) -> str:
 
 
 def claims(there: Sequence[Outcome]) -> Sheet:
-    """What the paper claims, in all tables and figures that were run, on one sheet."""
-    judged = [
-        [number(found.table.name), *claim_words(claim)]
+    """All claims of the paper whose runs there are, on one sheet."""
+    rows_of_claims = [
+        [number(found.table.name), *claim_cells(claim)]
         for found in there
         for claim in found.claims
         if claim.judgement.verdict != verdicts.NOT_RUN
     ]
     sources = [f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in there if found.claims]
     note = f"From the records. {'. '.join(sources)}."
-    return Sheet("What the paper claims", ("table", *RELATION_COLUMNS), judged, note, RELATIONS_READING)
+    return Sheet("The paper's claims", ("table", *RELATION_COLUMNS), rows_of_claims, note, RELATIONS_READING)
 
 
 def rows(found: Outcome) -> list[dict[str, Any]]:
-    """All figures in full, for programs."""
+    """All figures with full precision, for programs."""
     return [
         {
             "table": found.table.name, "profile": found.table.profile, "cell": figure.cell.name, "quantity": figure.name,
@@ -139,65 +139,43 @@ def relation_rows(found: Outcome) -> list[dict[str, Any]]:
 
 
 def place(found: Outcome, results: Path) -> Path:
-    """Where the files of a table or figure are, but for their endings."""
+    """The path of the files of a table or figure, without their endings."""
     return results / ("figures" if found.table.name.startswith("figure") else "tables") / found.table.profile / found.table.name
 
 
 def write(found: Outcome, out: Path, console: Console) -> None:
-    """The words and numbers of one table or figure."""
+    """Write one table or figure as Markdown and CSV."""
     texts = {".md": markdown(found), ".csv": output.csv_text(rows(found))}
     if found.claims:
         texts["-relations.csv"] = output.csv_text(relation_rows(found))
     output.write(out, texts, console)
 
 
-def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="pufferfish-report", description=__doc__)
-    parser.add_argument("--version", action="version", version=VERSION)
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="table4, figure5, ... (default: all that have records)")
-    parser.add_argument("--profile", default="cpu", help="of the runs: paper, cpu or smoke (default: %(default)s)")
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="FOLDER",
-        help="where records/ is, and tables/, figures/ and the page are written (default: %(default)s)",
-    )  # fmt: skip
-    given = parser.parse_args(words)
-    console = Console()
-    with spoken_errors():
-        numbers = paper_numbers()
+def write_report(names: Sequence[str], *, profile: str, results: Path, console: Console) -> None:
+    """Write the files of every table and figure that has records, and the page; print those in `names`."""
+    numbers = paper_numbers()
 
-        def read(name: str) -> Outcome:
-            return outcome.read(table.read(name, given.profile), given.results / "records", numbers)
+    def read(name: str) -> Outcome:
+        return outcome.read(tables.read(name, profile), results / "records", numbers)
 
-        asked = [read(name) for name in given.tables]
-        there = [found for found in map(read, table.names()) if any(found.records.values())]
-        if not there:
-            folder = given.results / "records" / given.profile
-            raise InputError(f"there are no records in {folder}: make table4 PROFILE={given.profile} makes some")
-        from pufferfish_bench.report import page, pictures  # seconds of imports that a refusal does not need
+    asked = [read(name) for name in names]
+    there = [found for found in map(read, tables.names()) if any(found.records.values())]
+    if not there:
+        folder = results / "records" / profile
+        raise InputError(f"there are no records in {folder}; run some first, for example: make table4 PROFILE={profile}")
+    from pufferfish_bench.report import page, pictures  # seconds of imports that an error message does not need
 
-        drawn = {}
-        for found in there:
-            out = place(found, given.results)
-            write(found, out, console)
-            drawn[found.table.name] = [
-                made.with_name(made.name + ".svg").read_bytes() for made in pictures.draw(found, out, console)
-            ]
-        judged = claims(there)
-        parts = [(number(found.table.name), sheets(found), found) for found in there]
-        text = page.page(judged, parts, drawn, given.results)
-        if judged.rows:
-            output.write(given.results / "tables" / given.profile / "claims", {".md": judged.markdown()}, console)
-        output.write(given.results / f"report-{given.profile}", {".html": text}, console)
-        for found in asked:
-            for sheet in sheets(found):
-                sheet.show(console)
-
-
-def run() -> None:
-    """The command pufferfish-report."""
-    with spoken_errors():
-        main(sys.argv[1:])
-
-
-if __name__ == "__main__":
-    run()
+    drawn = {}
+    for found in there:
+        out = place(found, results)
+        write(found, out, console)
+        drawn[found.table.name] = [made.with_name(made.name + ".svg").read_bytes() for made in pictures.draw(found, out, console)]
+    all_claims = claims(there)
+    parts = [(number(found.table.name), sheets(found), found) for found in there]
+    text = page.page(all_claims, parts, drawn, results)
+    if all_claims.rows:
+        output.write(results / "tables" / profile / "claims", {".md": all_claims.markdown()}, console)
+    output.write(results / f"report-{profile}", {".html": text}, console)
+    for found in asked:
+        for sheet in sheets(found):
+            sheet.show(console)

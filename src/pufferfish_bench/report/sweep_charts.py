@@ -1,15 +1,15 @@
-"""A figure over a number that differs from cell to cell: a setting that is swept, or the workers that share the work."""
+"""A figure over a number that varies from cell to cell: a swept setting, or the number of workers."""
 
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pufferfish_bench.paper.outcome import Outcome
+from pufferfish_bench.paper.verdicts import Sample
 from pufferfish_bench.report import cell_charts, charts
-from pufferfish_bench.report.outcome import Outcome
-from pufferfish_bench.report.verdicts import Sample
 
-Points = list[tuple[int, Sample]]  # by rising number
+Points = list[tuple[int, Sample]]  # in ascending order
 
 
 def draw_sweep(found: Outcome, trained: Sequence[str]) -> Figure:
@@ -18,7 +18,7 @@ def draw_sweep(found: Outcome, trained: Sequence[str]) -> Figure:
     figure, (above, *below) = cell_charts.panels(found, 3.2, curves)
     points = swept(found, trained)
     plot(above, points, color=charts.GREY)
-    for cell in cell_charts.first_figures(found, trained):  # each in the colour that its curve has below
+    for cell in cell_charts.first_figures(found, trained):  # each in the colour of its curve below
         look = charts.look(trained.index(cell.cell.name))
         above.plot([found.table.sweep.at[cell.cell.name]], [cell.ours.mean], markersize=8, linestyle="none", **look)
     charts.only_these_ticks(above, sorted({number for number, _ in points}))
@@ -36,7 +36,7 @@ def swept(found: Outcome, trained: Sequence[str]) -> Points:
 
 
 def draw_scaling(found: Outcome, trained: Sequence[str]) -> Figure:
-    """Time over the number of workers, and how many times as fast that is as with the fewest; a line for each method."""
+    """Time and speedup over the number of workers, with a line for each method."""
     figure = Figure(figsize=(charts.WIDTH, 7), layout="constrained")
     figure.suptitle(charts.title(found.table.title))
     time, gain = figure.subplots(2, 1, sharex=True)
@@ -46,18 +46,18 @@ def draw_scaling(found: Outcome, trained: Sequence[str]) -> Figure:
         plot(time, points, label=line, **charts.look(position))
         if points[0][0] == workers[0]:
             gain.plot(*zip(*speedups(points), strict=True), label=line, **charts.look(position))
-    gain.plot(workers, [number / workers[0] for number in workers], ":", color=charts.GREY, label="as many times as workers")
+    gain.plot(workers, [number / workers[0] for number in workers], ":", color=charts.GREY, label="linear speedup")
     time.set_ylim(bottom=0)
     name_figure(time, found, trained)
     time.legend(fontsize=9)
-    gain.set(xlabel="workers", ylabel=f"times as fast as on {workers[0]}")
+    gain.set(xlabel="workers", ylabel=f"speedup over {workers[0]} workers")
     gain.legend(fontsize=9)
     charts.only_these_ticks(gain, workers)
     return figure
 
 
 def scaled(found: Outcome, trained: Sequence[str]) -> dict[str, Points]:
-    """The workers and the first figure of the cells of each line."""
+    """The number of workers and the first figure of each cell, by line."""
     lines: dict[str, Points] = {}
     for figure in sorted(cell_charts.first_figures(found, trained), key=lambda figure: figure.cell.workers):
         lines.setdefault(figure.cell.line, []).append((figure.cell.workers, figure.ours))
@@ -65,12 +65,12 @@ def scaled(found: Outcome, trained: Sequence[str]) -> dict[str, Points]:
 
 
 def speedups(points: Points) -> list[tuple[int, float]]:
-    """How many times as fast each point is as the first, in the mean."""
+    """The speedup of each point over the first, from the means."""
     return [(number, points[0][1].mean / sample.mean) for number, sample in points]
 
 
 def plot(axes: Axes, points: Points, **look: str) -> None:
-    """A line through the means, with whiskers."""
+    """A line through the means, with error bars."""
     numbers, means = [number for number, _ in points], [sample.mean for _, sample in points]
     axes.errorbar(numbers, means, yerr=[sample.deviation or 0.0 for _, sample in points], capsize=4, **look)
 

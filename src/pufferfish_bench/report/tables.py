@@ -1,4 +1,4 @@
-"""Tables for the terminal that never cut a number short."""
+"""Tables for the terminal that never truncate a number."""
 
 import textwrap
 from collections.abc import Collection, Sequence
@@ -8,32 +8,32 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 
-from pufferfish_bench.visible import visible
+from pufferfish_bench.base.printable import printable
 
 
 class PlainTable(Table):
-    """A table of words that nobody wrote for a terminal: what would steer one is spelt out. `show` takes no markup from them."""
+    """A table whose texts may come from records: control characters are escaped, and `show` interprets no markup."""
 
     def add_row(self, *cells: str) -> None:
-        super().add_row(*map(visible, cells))
+        super().add_row(*map(printable, cells))
 
 
 def table(*columns: str, title: str | None = None, left: Collection[int] = (0,)) -> Table:
-    """An empty table: words to the left, which are the first column if nothing else is said, numbers to the right."""
-    heading = None if title is None else visible(title)
+    """An empty table; the columns in `left` are left-aligned, by default the first, and the others right-aligned."""
+    heading = None if title is None else printable(title)
     empty = PlainTable(title=heading, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
-        empty.add_column(visible(column), justify="left" if number in left else "right", no_wrap=True)
+        empty.add_column(printable(column), justify="left" if number in left else "right", no_wrap=True)
     return empty
 
 
 def show(shown: Table, console: Console, *, dispensable: Sequence[str] = ()) -> None:
     """Print a table that fits the width of the console.
 
-    Where it does not fit, headings and words are wrapped. Where that is not enough, columns are left out whole, and named:
+    If it is too wide, headings and text are wrapped. If that is not enough, whole columns are left out, and named below it:
     those in `dispensable` (by their headings) in this order, then the last ones. The first column always stays.
     """
-    console = Console(file=console.file, width=console.width, markup=False, emoji=False)  # brackets are no markup
+    console = Console(file=console.file, width=console.width, markup=False, emoji=False)  # brackets are not markup
     left_out = []
     if natural_width(shown, console) > console.width:
         shown, left_out = fitted(shown, console, dispensable)
@@ -42,17 +42,17 @@ def show(shown: Table, console: Console, *, dispensable: Sequence[str] = ()) -> 
     console.print(shown, crop=False)
     if left_out:
         console.width = width
-        sentence = f"Left out to fit {width} columns: {', '.join(left_out)}. COLUMNS=200 before the command shows more."
+        sentence = f"Left out to fit {width} columns: {', '.join(left_out)}. Set COLUMNS=200 to see more."
         console.print(sentence, highlight=False)
 
 
 def natural_width(shown: Table, console: Console) -> int:
-    """The width that a table takes where there is room for it."""
+    """The width of a table if there is enough room."""
     return console.measure(shown, options=console.options.update(width=10_000)).maximum
 
 
 def fitted(shown: Table, console: Console, dispensable: Sequence[str]) -> tuple[Table, list[str]]:
-    """The table as it fits the console's width, and the headings of the columns that had to go."""
+    """The table fitted to the console's width, and the headings of the columns that were left out."""
     columns, all_headings = list(shown.columns), [heading(column) for column in shown.columns]
     left_out: list[str] = []
     while narrow(smaller := rebuilt(shown, columns), console) > 0 and len(columns) > 2:
@@ -64,12 +64,12 @@ def fitted(shown: Table, console: Console, dispensable: Sequence[str]) -> tuple[
 
 
 def rebuilt(shown: Table, columns: Sequence[Column]) -> Table:
-    """The table with these of its columns, closer together, and with headings no wider than what is below them or one word."""
+    """The table with only these columns, less padding, and headings wrapped to the width of their column or one word."""
     closer = {"show_edge": False, "pad_edge": False, "padding": (0, 1, 0, 0), "box": shown.box}
     smaller = Table(title=shown.title, title_justify=shown.title_justify, title_style=shown.title_style, **closer)
     for column in columns:
         width = max([5, *map(cell_len, words(column))])
-        parts = str(column.header).replace(".", ". ")  # a dotted key may go over several lines
+        parts = str(column.header).replace(".", ". ")  # a dotted key may be wrapped at its dots
         lines = textwrap.wrap(parts, width, break_long_words=False, break_on_hyphens=False)
         name = "\n".join(lines).replace(". ", ".")
         smaller.add_column(name, justify=column.justify, no_wrap=column.justify == "right", overflow="fold")
@@ -79,7 +79,7 @@ def rebuilt(shown: Table, columns: Sequence[Column]) -> Table:
 
 
 def narrow(shown: Table, console: Console) -> int:
-    """Wrap the words of a table, the widest column first, as far as it takes and words allow; return what it is too wide by."""
+    """Wrap text columns, the widest first, until the table fits or single words remain; return how much too wide it still is."""
     for column in shown.columns:
         column.width = max(map(cell_len, [*words(column), *str(column.header).split("\n")]))
     shortest = {
@@ -98,7 +98,7 @@ def narrow(shown: Table, console: Console) -> int:
 
 
 def words(column: Column) -> list[str]:
-    """What is written in the cells of a column."""
+    """The texts of a column."""
     return [str(cell) for cell in column.cells] or [""]
 
 

@@ -1,0 +1,1 @@
+"""What every other package may import: InputError, ranges of settings, printable text, the console. Needs no torch."""

@@ -1,0 +1,22 @@
+"""The CPU cores of this machine and how workers share them. Does not import torch, which takes a second."""
+
+import json
+import os
+
+LAB = "PUFFERFISH_NETWORK"  # environment variable in which the lab describes its network
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def environment(workers: int) -> dict[str, str]:
+    """For workers that share this machine: each gets its part of the cores, unless the user says how many threads."""
+    return {"OMP_NUM_THREADS": str(max(1, cores() // workers)), **os.environ}
+
+
+def workers() -> int:
+    """Processes of this run on this machine: torchrun counts those of a host, and a lab has all its hosts on one machine."""
+    lab = json.loads(os.environ.get(LAB, "{}"))
+    return lab.get("hosts", 1) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,0 +1,108 @@
+"""Builds objects from settings, and converts Hydra's errors to InputError."""
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.config import composition  # noqa: F401  (Hydra composes with its checks)
+from pufferfish_bench.config.checks import check_model
+from pufferfish_bench.config.settings import (
+    Settings,
+    arguments_of,
+    config_dir,
+    fully_low_rank,
+    identity,
+    name_suffix,
+    plain,
+    settings_of,
+)
+
+
+@contextlib.contextmanager
+def config_errors() -> Iterator[None]:
+    """Errors of Hydra and OmegaConf become an InputError; an InputError or OSError that Hydra has wrapped is raised unwrapped."""
+    theirs = (HydraException, OmegaConfBaseException)
+    try:
+        yield
+    except theirs as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, InputError | OSError) and not isinstance(cause, theirs):  # Hydra's "not found" is both
+                raise cause from cause.__cause__
+            cause = cause.__cause__
+        raise InputError(in_one_line(error)) from error
+
+
+def in_one_line(error: Exception) -> str:
+    """The message of Hydra, or of the constructor that Hydra called, in one line."""
+    if isinstance(error, InstantiationException) and (reason := error.__cause__):
+        part = re.search(r"(?:full_key:|target) '?([\w.]+)", str(error))
+        said = " ".join(str(reason).split("Exception raised from")[0].split()) or type(reason).__name__
+        return f"{part[1] if part else 'a part'} cannot be built: {said}"
+    return " ".join(str(error).split("\nConfig search path")[0].split())
+
+
+nowhere = cache(tempfile.TemporaryDirectory)  # for the multirun.yaml that Hydra writes for a sweep; removed when the process ends
+ConfigStore.instance().store(name="settings", node=Settings)
+OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
+OmegaConf.register_new_resolver("name_suffix", name_suffix, replace=True)
+OmegaConf.register_new_resolver("nowhere", lambda: nowhere().name, replace=True)
+OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
+
+
+def identify(overrides: Sequence[str], seeds: Sequence[int]) -> list[tuple[Path, dict[str, Any]]]:
+    """For each seed: the directory of the run with these overrides, and the settings that make up its identity."""
+    with config_errors(), initialize_config_dir(config_dir(), version_base="1.3"):
+        config = compose("config", overrides=list(overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        found = []
+        for config.seed in seeds:  # everything that depends on the seed is an interpolation
+            found.append((Path(config.run_dir), settings_of(config)))
+        return found
+
+
+def described(overrides: Sequence[str]) -> dict[str, Any]:
+    """What pufferfish-describe with these overrides describes, as arguments of paper.model_counts.describe."""
+    with config_errors(), initialize_config_dir(config_dir(), version_base="1.3"):
+        config = compose("describe", overrides=list(overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        return description(config)
+
+
+def description(config: DictConfig) -> dict[str, Any]:
+    """The arguments of paper.model_counts.describe for a config of pufferfish-describe."""
+    check_model(config)
+    return {
+        "name": config.name,
+        "build": lambda: build("model", config.model),
+        "sample": lambda: sample_of(config),
+        "hybrid": plain(config.model.get("low_rank")),
+        "fully": fully_low_rank(config),
+    }
+
+
+def build(group: str, settings: DictConfig, **further: Any) -> Any:
+    """Build the object that a config group describes: its constructor, called with its arguments and `further` ones."""
+    return instantiate(arguments_of(group, settings), **further)
+
+
+def sample_of(config: DictConfig) -> list[Any]:
+    """One input of the model, for counting: only shapes and types matter."""
+    sample = instantiate(config.dataset.input.sample, _convert_="all")
+    for number, value in enumerate(sample):
+        if not hasattr(value, "to"):
+            raise InputError(f"dataset.input.sample[{number}]={value}: a mapping with _target_ that builds a tensor is expected")
+    return sample

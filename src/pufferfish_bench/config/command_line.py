@@ -1,0 +1,87 @@
+"""Turns the command line into configs."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.config.build import config_errors
+from pufferfish_bench.config.settings import config_dir
+
+COMPLETION = ("install", "uninstall", "query")
+OTHER_CONFIGS = ("--config-name", "-cn", "--config-path", "-cp")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One config to use; a sweep has several."""
+
+    config: DictConfig
+    overrides: list[str]
+    profile: str | None
+    number: int = 0
+    of_sweep: bool = False
+    refusal: str | None = None  # why this config of a sweep could not be composed
+
+
+def for_each_config(config_name: str, use: Callable[[Job], None]) -> None:
+    """Call `use` with every config that the command line asks for; Hydra itself answers --help and --cfg.
+
+    `use` runs inside Hydra's launcher, so that launchers that start other processes work too.
+    """
+    check_words(sys.argv[1:])
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
+
+    here = os.getpid()
+
+    def task(config: DictConfig) -> None:
+        try:
+            use(job_of(config))
+        except Exception as error:
+            if os.getpid() != here:
+                raise  # the process of the launcher reports it
+            raise PastHydra(error) from None
+
+    with config_errors():
+        try:
+            hydra.main(config_path=config_dir(), config_name=config_name, version_base="1.3")(task)()
+        except PastHydra as passed:
+            raise passed.error from passed.error.__cause__
+
+
+class PastHydra(BaseException):
+    """Carries an error through Hydra, which would print its own message for an Exception."""
+
+    def __init__(self, error: Exception):
+        super().__init__(error)
+        self.error = error
+
+
+def job_of(config: DictConfig) -> Job:
+    """The config that Hydra has just composed, with what Hydra knows about it."""
+    hydra_config = HydraConfig.get()
+    swept = hydra_config.mode == RunMode.MULTIRUN
+    return Job(
+        config=config,
+        overrides=list(hydra_config.overrides.task),
+        profile=hydra_config.runtime.choices.get("profile"),
+        number=hydra_config.job.num if swept else 0,
+        of_sweep=swept,
+        refusal=config.get("refusal"),
+    )
+
+
+def check_words(words: list[str]) -> None:
+    """Refuse arguments that Hydra would misunderstand or answer with a traceback."""
+    if "--shell-completion" in words and not any(word.partition("=")[0] in COMPLETION for word in words):
+        raise InputError(
+            "--shell-completion needs an action: install=bash, install=zsh or install=fish, or uninstall= with one of them"
+        )
+    if any(word.split("=")[0] in OTHER_CONFIGS for word in words):
+        raise InputError("the config of this command cannot be replaced; add your own files with --config-dir DIR")

@@ -1,0 +1,122 @@
+"""The parts of a run: build them from a config, check them, and assemble a trainer. Imports torch."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from pufferfish_bench.base import cores
+from pufferfish_bench.config.build import build, sample_of
+from pufferfish_bench.config.checks import check_groups, check_plan, check_rates, check_reducer, refuse_nonsense
+from pufferfish_bench.config.settings import conditions, settings_of
+from pufferfish_bench.core import Method, Observer, Reducer, Task
+from pufferfish_bench.distributed import network
+from pufferfish_bench.distributed.world import World
+from pufferfish_bench.records.environment import environment
+from pufferfish_bench.trainer import Trainer
+from pufferfish_bench.training.checkpoints import Checkpoints
+from pufferfish_bench.training.memory import keep_freed_memory
+from pufferfish_bench.training.memory_format import channels_last
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a run, except for its data."""
+
+    model: nn.Module
+    method: Method
+    schedule: Callable[..., float]
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    reducer: Callable[..., Reducer]
+    precision: Any
+
+
+def build_parts(config: DictConfig, world: World) -> Parts:
+    """Build all parts except the data, which may take long to load."""
+    set_up_torch(config, world)
+    precision = build("precision", config.precision)
+    precision.prepare(world.device)
+    check_groups(config)
+    groups = ("method", "schedule", "optimizer", "reducer")
+    built = {group: build(group, config[group]) for group in groups}
+    torch.manual_seed(config.seed)
+    model = build("model", config.model).to(world.device)
+    if config.channels_last:
+        model = channels_last(model, world.device)
+    return Parts(model=model, precision=precision, **built)
+
+
+def set_up_torch(config: DictConfig, world: World) -> None:
+    if world.device.type == "cpu":
+        keep_freed_memory()
+    torch.backends.cudnn.deterministic = config.deterministic
+    torch.backends.cudnn.benchmark = not config.deterministic
+
+
+def try_parts(parts: Parts, config: DictConfig, world: World) -> None:
+    """Refuse parts that do not work, by themselves or together."""
+    model, method, optimizer = parts.model, parts.method, parts.optimizer
+
+    def try_reducers() -> None:
+        own = (phase.reducer for phase in method.plan(config.epochs, model) if phase.reducer)
+        for make in (parts.reducer, *own):
+            check_reducer(make(world=world, watch=None), optimizer(model), config.clip_norm, parts.precision)
+
+    refuse_nonsense("optimizer", lambda: optimizer(model))
+    refuse_nonsense("method", lambda: (check_plan(method.plan(config.epochs, model)), method.check(model, optimizer(model))))
+    refuse_nonsense("schedule", lambda: check_rates(parts.schedule, method.plan(config.epochs, model)))
+    refuse_nonsense("reducer", try_reducers)
+
+
+def build_task(config: DictConfig, parts: Parts, world: World) -> tuple[Task, list[torch.Tensor]]:
+    """The task and a sample of its data, on the device of this rank."""
+    task = build("dataset", config.dataset, world=world)
+    sample = [tensor.to(world.device) for tensor in sample_of(config)]
+    task.check(parts.model, sample)
+    return task, sample
+
+
+def manifest(config: DictConfig, world: World) -> dict[str, Any]:
+    """What run.json records before a run starts: its settings and its conditions."""
+    found = {"settings": settings_of(config), **environment(world.device), "data": conditions(config), "world_size": world.size}
+    lab = os.environ.get(cores.LAB)
+    if config.measure_network or lab:
+        found["network"] = json.loads(lab or "{}") | network.measure(world)
+    return found
+
+
+def trainer_of(
+    parts: Parts,
+    config: DictConfig,
+    *,
+    sample: list[torch.Tensor],
+    directory: Path,
+    world: World,
+    observers: Sequence[Observer],
+    stop_requested: Callable[[], bool],
+) -> Trainer:
+    return Trainer(
+        method=parts.method,
+        epochs=config.epochs,
+        seed=config.seed,
+        sample=sample,
+        optimizer=parts.optimizer,
+        reducer=parts.reducer,
+        schedule=parts.schedule,
+        precision=parts.precision,
+        clip_norm=config.clip_norm,
+        # static shapes: the kernels of a step must not depend on earlier batches, or a resumed run would differ
+        wrap=partial(torch.compile, dynamic=False) if config.compile else lambda module: module,
+        untimed_steps=config.untimed_steps,
+        checkpoints=Checkpoints(directory=directory / "checkpoints", world=world),
+        checkpoint_every=config.checkpoint_every,
+        observers=list(observers),
+        stop_requested=stop_requested,
+    )

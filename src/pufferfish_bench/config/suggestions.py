@@ -1,0 +1,59 @@
+"""Messages for an unknown setting or choice, with suggestions."""
+
+import difflib
+from collections.abc import Collection
+
+from omegaconf import DictConfig
+
+from pufferfish_bench.base.errors import InputError
+
+ALIASES = {
+    "lr": "schedule.learning_rate", "rate": "schedule.learning_rate", "wd": "optimizer.weight_decay", "bs": "batch_size",
+    "batch": "batch_size", "net": "model", "data": "dataset", "warmup": "warmup_epochs", "rank": "reducer.rank",
+}  # fmt: skip
+
+
+def unknown(key: str, value: str, known: Collection[str]) -> InputError:
+    """The error for a setting that does not exist, with the most similar ones that do."""
+    near = suggestions(key, known)
+    if near:
+        return InputError(f"there is no setting {key}; did you mean {' or '.join(f'{name}={value}' for name in near)}?")
+    group = key.rpartition(".")[0]
+    beside = sorted(name for name in known if group and name.rpartition(".")[0] == group)
+    return InputError(
+        f"there is no setting {key}; " + (f"there are {', '.join(beside)}" if beside else "--cfg job lists all settings")
+    )
+
+
+def suggestions(key: str, known: Collection[str]) -> list[str]:
+    """The known settings most similar to an unknown one: with the same name elsewhere, or with similar spelling."""
+    group, _, last = key.rpartition(".")
+    below = [name for name in sorted(known) if group and name.startswith(f"{group}.") and name.rpartition(".")[2] == last]
+    if below:  # in a section of the same group: model.width -> model.net.width
+        return below[:3]
+    if group:  # suggest names in this group, or the same name in another
+        known = {name for name in known if name.rpartition(".")[0] == group or name.rpartition(".")[2] == last}
+    same = [name for name in sorted(known) if name.rsplit(".", 1)[-1] == last]
+    ends = {name.rsplit(".", 1)[-1]: name for name in sorted(known, reverse=True)}
+    near = [ends[end] for end in difflib.get_close_matches(last, ends, n=1, cutoff=0.75)]
+    alias = [ALIASES[last]] if ALIASES.get(last) in known else []
+    spelled = [] if group else difflib.get_close_matches(key, sorted(known), n=2, cutoff=0.7)
+    return list(dict.fromkeys([*alias, *same, *spelled, *near]))[:3]
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def keys_of(config: DictConfig, prefix: str = "") -> set[str]:
+    """The names of all settings as the command line spells them, without Hydra's own."""
+    found = set()
+    for key in config:
+        if str(key).startswith("_") or (not prefix and key == "hydra"):
+            continue
+        found.add(f"{prefix}{key}")
+        node = config._get_node(key)
+        if isinstance(node, DictConfig) and not node._is_interpolation() and not node._is_missing() and not node._is_none():
+            found |= keys_of(node, f"{prefix}{key}.")
+    return found

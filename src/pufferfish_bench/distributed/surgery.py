@@ -1,0 +1,90 @@
+"""Runs a phase's surgery on all ranks: rank 0 operates, and all ranks end up with the same weights."""
+
+import hashlib
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pufferfish_bench.base.errors import Damaged, InputError
+from pufferfish_bench.core import Operation, Phase, Run
+
+
+def operate(run: Run) -> dict[str, dict[str, Any]]:
+    """Do the phase's surgery, time it and add it to `run.operations`; return the state for the next optimizer.
+
+    Rank 0 operates. The others replay the structure and receive the tensors, so that ranks need not compute equal SVDs.
+    """
+    phase, world = run.phase, run.world
+    if phase.surgery is None:
+        run.operations.append(None)
+        return {}
+    world.synchronise()
+    start = time.perf_counter()
+    operation: Operation = world.broadcast_object(on_cpu(phase.surgery.operate(run)) if world.rank == 0 else None)
+    if world.rank > 0:
+        phase.surgery.replay(run.model, operation.details)
+    world.broadcast(run.model.state_dict().values())
+    world.synchronise()
+    seconds = world.broadcast_object(time.perf_counter() - start)
+    weights = require_equal_weights(run, f"after the surgery of phase {phase.name}")
+    run.operations.append(
+        {"phase": phase.name, "epoch": run.epoch, "seconds": seconds, "weights": weights, **operation.details}
+    )  # fmt: skip
+    return operation.optimizer_state
+
+
+def on_cpu(operation: Operation) -> Operation:
+    """The same operation with its tensors on the CPU, to be sent to ranks with other devices."""
+    state = {
+        name: {key: value.cpu() if isinstance(value, Tensor) else value for key, value in values.items()}
+        for name, values in operation.optimizer_state.items()
+    }
+    return Operation(operation.details, state)
+
+
+def load_optimizer_state(run: Run, state: dict[str, dict[str, Any]]) -> None:
+    """Give the new optimizer the state that the surgery computed, by parameter name."""
+    parameters = dict(run.model.named_parameters())
+    for name, values in state.items():
+        parameter = parameters[name]
+        moved = {key: value.to(parameter.device) if isinstance(value, Tensor) else value for key, value in values.items()}
+        run.optimizer.state[parameter].update(moved)
+
+
+def replay(run: Run, details: dict[str, Any] | None) -> None:
+    """Give the model the structure that the phase's surgery gave it before; its tensors are loaded afterwards."""
+    replay_phase(run.phase, run.model, details)
+    run.operations.append(details)
+
+
+def replay_phase(phase: Phase, model: nn.Module, details: Any) -> None:
+    """Replay the surgery that a checkpoint describes; Damaged if the description does not fit the phase or the model."""
+    if phase.surgery is None:
+        if details is not None:
+            raise Damaged(f"phase {phase.name} begins with an operation, but in the plan it has none")
+        return
+    if not isinstance(details, dict) or not isinstance(details.get("layers", {}), dict):
+        raise Damaged(f"the surgery of phase {phase.name} is missing or has the wrong type")
+    try:
+        phase.surgery.replay(model, details)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(f"the surgery of phase {phase.name} does not fit the model ({error})") from error
+
+
+def require_equal_weights(run: Run, moment: str) -> str:
+    """The hash of the weights; an InputError if it is not the same on all ranks."""
+    hashes: list[str] = run.world.gather(fingerprint(run.model))
+    others = [rank for rank, weights in enumerate(hashes) if weights != hashes[0]]
+    if others:
+        raise InputError(f"the weights of rank {', '.join(map(str, others))} are not those of rank 0 {moment}")
+    return hashes[0]
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of all tensors of a model: equal on all ranks, equal after a resume."""
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]

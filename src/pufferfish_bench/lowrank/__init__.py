@@ -1,0 +1,38 @@
+"""Factorise any nn.Module into low-rank layers and merge it again. Usable without the runner: needs only torch.
+
+    from pufferfish_bench import lowrank
+
+    choice = lowrank.choose(model, keep=["conv1", "fc"], first=None, rank_ratio=0.25)
+    lowrank.factorise(model, choice.ranks)      # truncated SVD of each chosen layer, in place
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)     # the parameters are new
+    ...
+    lowrank.merge(model)                        # dense layers again, which compute the same
+
+choose       which layers to factorise, and at which ranks; also why others stay dense
+factorise    replace layers by their truncated SVD
+merge        replace low-rank layers by dense ones
+stable_rank  how many directions a layer's matrix uses
+
+The other names are parts of these. nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d and lowrank.lstm.LSTM can be factorised.
+"""
+
+from pufferfish_bench.lowrank.choice import Choice, arguments, check, choose, growth, rank_of
+from pufferfish_bench.lowrank.factorise import (
+    chain_rule,
+    factorise,
+    factorise_layer,
+    merge,
+    merge_layer,
+    random_factors,
+    replace,
+    restructure,
+    stable_rank,
+    truncated_svd,
+)
+from pufferfish_bench.lowrank.layers import FactoredLayer, Layer, LowRank, get_layer, matrix_shape
+
+__all__ = [
+    "Choice", "FactoredLayer", "Layer", "LowRank", "arguments", "chain_rule", "check", "choose", "factorise", "factorise_layer",
+    "get_layer", "growth", "matrix_shape", "merge", "merge_layer", "random_factors", "rank_of", "replace", "restructure",
+    "stable_rank", "truncated_svd",
+]  # fmt: skip

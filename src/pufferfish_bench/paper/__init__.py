@@ -1,0 +1,1 @@
+"""The paper's tables as data: cells, jobs, numbers, statistics and verdicts. Renders nothing."""

@@ -1,0 +1,190 @@
+"""The cells of a table. A cell knows the settings that identify its records, how it is run, and the verdict on its numbers."""
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pufferfish_bench.base import cores
+from pufferfish_bench.config import build
+from pufferfish_bench.distributed.units import bits_per_second
+from pufferfish_bench.paper import verdicts
+from pufferfish_bench.paper.jobs import Identity, Job
+from pufferfish_bench.paper.numbers import PaperNumber
+from pufferfish_bench.paper.quantities import Quantity
+from pufferfish_bench.paper.supervision import attend
+from pufferfish_bench.paper.verdicts import Sample
+from pufferfish_bench.records.files import RUN, keep, now, write_json
+from pufferfish_bench.records.reader import FORMAT
+
+
+@cache  # cells of the lab differ in their links only, and tables have runs in common; composing takes half a second
+def identified(overrides: tuple[str, ...], seeds: tuple[int, ...]) -> list[tuple[Path, dict[str, Any]]]:
+    return build.identify(overrides, seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(ABC):
+    """One experiment of a table, and which of its numbers are compared with which of the paper's."""
+
+    has_seeds: ClassVar[bool] = True  # False: there is one record, whatever the seeds
+
+    name: str
+    figures: Mapping[str, str | None]  # quantity -> key of its number in paper/numbers.yaml; None: the paper has none
+    line: str | None = None  # the row of `cells` that this cell comes from, where the table has `over`: a line of its picture
+    sizes: Mapping[str, int] = field(default_factory=dict)  # variables of the paper's formulas
+
+    @property
+    def label(self) -> str:
+        sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+        return self.name.replace("_", " ") + (f" ({sizes})" if sizes else "")
+
+    def jobs(self, seeds: Sequence[int], folder: Path) -> list[Job]:
+        """One job for each identity; records are kept in `folder`/<cell>/seed<n>/."""
+        found = zip(seeds, self.identity(seeds), strict=False)  # a cell without seeds has one identity
+        return [Job(self, seed, folder / self.name / f"seed{seed}", identity) for seed, identity in found]
+
+    @abstractmethod
+    def identity(self, seeds: Sequence[int]) -> list[Identity]:
+        """What makes the run of each seed the run it is."""
+
+    @abstractmethod
+    def run(self, job: Job) -> bool:
+        """Do the work of a job and keep its record; whether that succeeded."""
+
+    @abstractmethod
+    def verdict(
+        self, quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]
+    ) -> str:
+        """How our number compares with the paper's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRun(Cell):
+    """A training with pufferfish-run, with torchrun if there are several workers."""
+
+    overrides: tuple[str, ...]
+    workers: int = 1
+
+    def identity(self, seeds: Sequence[int]) -> list[Identity]:
+        # torchrun sets the number of workers of a run; here it has to be given
+        found = identified((*self.overrides, f"workers={self.workers}"), tuple(seeds))
+        return [Identity(settings, directory) for directory, settings in found]
+
+    def launcher(self) -> list[str]:
+        """The command that the settings of a run are appended to."""
+        if self.workers == 1:
+            return [sys.executable, "-m", "pufferfish_bench"]
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.workers)]
+        return [sys.executable, *torchrun, "-m", "pufferfish_bench"]
+
+    def command(self, job: Job) -> list[str]:
+        return [*self.launcher(), *self.overrides, f"seed={job.seed}", f"run_dir={job.directory}"]
+
+    def environment(self) -> dict[str, str]:
+        """The workers share the cores; torchrun would give each of them one thread, with a warning."""
+        return cores.environment(self.workers) if self.workers > 1 else dict(os.environ)
+
+    def run(self, job: Job) -> bool:
+        """Train, unless the run is finished already for another table, and keep the record."""
+        if not job.trained and attend(self.command(job), env=self.environment()):
+            return False
+        keep(job.directory, job.record)
+        return True
+
+    def verdict(
+        self, quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]
+    ) -> str:
+        return verdicts.of_figure(quantity, ours, paper, profile=profile, machines=machines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabRun(TrainRun):
+    """A training in the network lab: one worker on each host, over capped links."""
+
+    cap: str
+
+    def identity(self, seeds: Sequence[int]) -> list[Identity]:
+        """The settings of a run do not include its links, so the directory's name does."""
+        links = {"hosts": self.workers, "cap_bits_per_second": round(bits_per_second(str(self.cap)))}
+        return [
+            replace(found, directory=found.directory.with_name(f"{found.directory.name}-{self.cap}"), links=links)
+            for found in super().identity(seeds)
+        ]
+
+    def launcher(self) -> list[str]:
+        lab = ["-m", "pufferfish_bench.cli.netlab", "--hosts", str(self.workers), "--cap", str(self.cap), "--"]
+        return [sys.executable, *lab]
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)  # the lab itself shares out the cores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count(Cell):
+    """Parameters and MACs of a model or layer that is built and counted, not trained. All profiles count the same."""
+
+    has_seeds: ClassVar[bool] = False
+
+    net: str
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What is counted."""
+
+    @abstractmethod
+    def count(self) -> dict[str, int]:
+        """The totals by name."""
+
+    def identity(self, seeds: Sequence[int]) -> list[Identity]:
+        return [Identity(self.settings())]
+
+    def run(self, job: Job) -> bool:
+        from pufferfish_bench.records.environment import code_version  # imports torch
+
+        totals = self.count()
+        job.record.mkdir(parents=True, exist_ok=True)
+        record = {"format": FORMAT, "settings": job.settings, **code_version(), "counted": totals, "finished": now()}
+        write_json(job.record / RUN, record)
+        return True
+
+    def verdict(
+        self, quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]
+    ) -> str:
+        return verdicts.of_count(quantity, ours, paper)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCount(Count):
+    """A model with the paper's settings: as it is (vanilla), hybrid or fully low-rank."""
+
+    overrides: tuple[str, ...]  # of pufferfish-describe
+
+    def settings(self) -> dict[str, Any]:
+        return {"overrides": list(self.overrides), "net": self.net}
+
+    def count(self) -> dict[str, int]:
+        from pufferfish_bench.paper import model_counts  # imports torch
+
+        with build.config_errors():
+            totals = model_counts.describe(**build.described(self.overrides), as_in_paper=False)["totals"][self.net]
+        return {name: totals[name] for name in ("parameters", "macs", "macs_as_in_paper")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCount(Count):
+    """One layer of Table 1 at given sizes: as it is (vanilla) or factorised."""
+
+    layer: str
+
+    def settings(self) -> dict[str, Any]:
+        return {"layer": self.layer, "net": self.net, "sizes": dict(self.sizes)}
+
+    def count(self) -> dict[str, int]:
+        from pufferfish_bench.paper import layers  # imports torch
+
+        return layers.count(self.layer, self.net, self.sizes)

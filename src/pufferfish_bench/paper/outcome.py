@@ -1,0 +1,198 @@
+"""The outcome of a table: the records of its cells, their numbers, and a verdict on each number and claim. Writes nothing."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.printable import printable
+from pufferfish_bench.paper import verdicts
+from pufferfish_bench.paper.cells import Cell
+from pufferfish_bench.paper.numbers import PaperNumber, paper_number
+from pufferfish_bench.paper.quantities import Quantity, quantity
+from pufferfish_bench.paper.tables import PaperTable, Relation
+from pufferfish_bench.paper.verdicts import Judgement, Sample
+from pufferfish_bench.records import provenance, reader
+from pufferfish_bench.records.files import EPOCHS, RUN, Row, without_rows
+from pufferfish_bench.records.record import Record
+from pufferfish_bench.records.run_directory import differences
+
+NEEDED = ("operations", *(f"summary.{key}" for key in ("metric", "parameters", "macs", "seconds", "seconds_per_epoch", "step")))
+NEEDED_IN_ROWS = ("seconds", "steps", "timed_steps")
+AGAIN = "delete the folder and run `make <table>` again"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One quantity of a cell: the paper's number and ours."""
+
+    cell: Cell
+    name: str
+    quantity: Quantity
+    paper: PaperNumber | None
+    ours: Sample | None
+    verdict: str
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's, where the two are comparable."""
+        comparable = self.ours and self.paper and self.verdict not in (*verdicts.INCOMPARABLE, verdicts.OF_THAT_ORDER)
+        return self.ours.mean - self.paper.mean if comparable else None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, with its own ratio or difference if it has one, and what our runs say about it."""
+
+    relation: Relation
+    quantity: Quantity
+    paper: float | None
+    judgement: Judgement
+
+    @property
+    def ours(self) -> float | None:
+        """The speed-up for times; the difference for everything else."""
+        return self.judgement.ratio if self.quantity.is_time else self.judgement.difference
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A table of the paper with everything that was measured for it."""
+
+    table: PaperTable
+    records: Mapping[str, tuple[Record, ...]]  # by cell, in the order of the seeds
+    figures: tuple[Figure, ...]
+    claims: tuple[Claim, ...]
+
+    @property
+    def provenance(self) -> list[str]:
+        """Profile, commits, machines and dates of all records."""
+        runs = [record.run for records in self.records.values() for record in records]
+        return [f"profile {self.table.profile}", *provenance.of(runs)] if runs else []
+
+
+def machines(records: Iterable[Record]) -> set[str]:
+    sittings = [sitting for record in records for sitting in provenance.sittings_of(record.run)]
+    return {provenance.machine(sitting) for sitting in sittings if "hardware" in sitting}
+
+
+def crowded(record: Record) -> bool:
+    """Whether there were more workers than cores. Older records lack the number of workers per machine: they used one machine."""
+    for sitting in provenance.sittings_of(record.run):
+        hardware = sitting.get("hardware", {})
+        workers = hardware.get("workers", sitting.get("world_size", 1))
+        if hardware.get("kind", "cpu") == "cpu" and workers > hardware.get("cores", math.inf):
+            return True
+    return False
+
+
+def data(record: Record) -> Any:
+    """The data settings of a run."""
+    return without_seeds(record.run["settings"].get("dataset"))
+
+
+def incomparable(records: Sequence[Record], asked: Quantity) -> str | None:
+    """Why these runs cannot be compared; None if they can."""
+    if any(data(record) != data(records[0]) for record in records):
+        return verdicts.OTHER_DATA
+    if asked.is_time and len(machines(records)) > 1:
+        return verdicts.TWO_MACHINES
+    if asked.is_time and any(crowded(record) for record in records):
+        return verdicts.CROWDED
+    return None
+
+
+def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcome:
+    """The outcome of a table from the records below `records`/<profile>/<table>/<cell>/seed<n>/."""
+    found = {cell.name: read_cell(records / table.profile / table.name / cell.name) for cell in table.cells}
+    samples = {(cell.name, name): sample(found[cell.name], quantity(name)) for cell in table.cells for name in cell.figures}
+    figures = []
+    for cell in table.cells:
+        used = machines(found[cell.name])
+        for name, path in cell.figures.items():
+            ours, paper = samples[cell.name, name], paper_number(numbers, path, cell.sizes)
+            verdict = cell.verdict(quantity(name), ours, paper, profile=table.profile, machines=used)
+            figures.append(Figure(cell, name, quantity(name), paper, ours, verdict))
+    claims = []
+    for relation in table.relations:
+        of, than = (samples[end, relation.quantity] for end in (relation.of, relation.than))
+        judgement = verdicts.of_relation(of, relation.direction, than, margin=relation.margin, share=relation.margin_is_share)
+        asked = quantity(relation.quantity)
+        if of and than and (why := incomparable([*found[relation.of], *found[relation.than]], asked)):
+            judgement = replace(judgement, verdict=why, p=None)
+        claims.append(Claim(relation, asked, papers_own(relation, table, numbers), judgement))
+    return Outcome(table, found, tuple(figures), tuple(claims))
+
+
+def papers_own(relation: Relation, table: PaperTable, numbers: Mapping[str, Any]) -> float | None:
+    """The paper's ratio (for times) or difference: as printed, or computed from its numbers of the two cells."""
+    printed = paper_number(numbers, relation.ratio or relation.difference, {})
+    if printed:
+        return printed.mean
+    cells = [table.cell(end) for end in (relation.of, relation.than)]
+    of, than = (paper_number(numbers, cell.figures[relation.quantity], cell.sizes) for cell in cells)
+    if not (of and than):
+        return None
+    return than.mean / of.mean if quantity(relation.quantity).is_time else of.mean - than.mean
+
+
+def read_cell(folder: Path) -> tuple[Record, ...]:
+    """The finished runs of a cell, by seed. Runs with different settings are refused: their mean would be meaningless."""
+    found = []
+    for path in folder.glob(f"seed*/{RUN}"):
+        seed = path.parent.name.removeprefix("seed")
+        if not seed.isdecimal():
+            continue  # put aside by hand
+        try:
+            run, rows = reader.read(path.parent)
+            if reader.is_finished(run):
+                check_whole(path.parent, run, rows)
+                found.append(Record(path.parent, run, tuple(rows)))
+        except reader.OtherFormat:
+            raise
+        except InputError as error:
+            raise InputError(f"{error}; {AGAIN}") from None
+    found.sort(key=lambda record: int(record.folder.name.removeprefix("seed")))
+    for other in found[1:]:
+        different = differences(*(without_seeds(record.run["settings"]) for record in (found[0], other)))
+        if different:
+            raise InputError(
+                f"{found[0].folder} and {other.folder} are not the same experiment ({'; '.join(different)}); {AGAIN}"
+            )
+    return tuple(found)
+
+
+def check_whole(folder: Path, run: Mapping[str, Any], rows: list[Row]) -> None:
+    """Refuse the record of a finished run that lacks what the report needs."""
+    if "counted" in run:
+        return
+    if not rows:
+        raise InputError(f"{folder} has no {EPOCHS}")
+    reader.require(run, NEEDED, str(folder / RUN))
+    metric = run["summary"]["metric"]
+    for number, row in enumerate(rows, start=1):
+        reader.require(row, (*NEEDED_IN_ROWS, metric), f"{folder / EPOCHS}, line {number}")
+    for figures in (run["summary"], *rows):
+        if not reader.is_number(figures.get(metric)):
+            raise InputError(f"{folder}: {printable(metric)} is missing or not a number")
+    for place, operation in enumerate(run["operations"]):
+        reader.require(operation, ("epoch", "seconds", "layers"), f"{folder / RUN}: operations.{place}")
+    if missing := reader.missing_epochs(run, rows):
+        raise InputError(f"the record in {folder} is {without_rows(missing)}")
+
+
+def without_seeds(settings: Any) -> Any:
+    """The settings without those that differ between seeds."""
+    if not isinstance(settings, Mapping):
+        return settings
+    return {key: without_seeds(value) for key, value in settings.items() if key not in ("seed", "name")}
+
+
+def sample(records: tuple[Record, ...], asked: Quantity) -> Sample | None:
+    values = []
+    for record in records:
+        with reader.asking(record.folder):
+            values.append(asked.read(record))
+    return verdicts.sample(values)

@@ -1,0 +1,88 @@
+"""The quantities that a record holds: label, whether higher is better, and how to read and print them. Compares nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.paper.numbers import rounded
+from pufferfish_bench.records.record import Record, higher_is_better
+
+Reader = Callable[[Record], float | None]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a finished run. Counts are equal if they print the same; times are comparable on the same machine only."""
+
+    label: str
+    higher_is_better: bool
+    read: Reader
+    show: Callable[[float], str]
+    is_time: bool = False
+
+
+def of_summary(name: str) -> Reader:
+    return lambda record: record.summary.get(name)
+
+
+def counted(figure: str) -> Reader:
+    """From the record of a count, or from the final model of a run."""
+
+    def read(record: Record) -> float | None:
+        return record.run["counted"].get(figure) if "counted" in record.run else record.summary.get(figure)
+
+    return read
+
+
+def of_epoch(*sections: str) -> Reader:
+    return lambda record: record.epoch_seconds(*sections)
+
+
+def decimals(digits: int) -> Callable[[float], str]:
+    return lambda value: f"{value:,.{digits}f}"
+
+
+def percent(label: str, name: str) -> Quantity:
+    return Quantity(label, higher_is_better(name), of_summary(name), decimals(2))
+
+
+def perplexity(part: str) -> Quantity:
+    name = f"{part}_ppl"
+    return Quantity(f"{part} perplexity", higher_is_better(name), of_summary(name), decimals(2))
+
+
+def seconds(label: str, read: Reader, *, digits: int = 3) -> Quantity:
+    return Quantity(label, False, read, decimals(digits), is_time=True)
+
+
+QUANTITIES = {
+    "test_accuracy": percent("test accuracy, %", "test_accuracy"),
+    "test_top5": percent("top-5 test accuracy, %", "test_top5"),
+    "test_loss": Quantity("test loss", higher_is_better("test_loss"), of_summary("test_loss"), decimals(3)),
+    "train_ppl": perplexity("train"),
+    "val_ppl": perplexity("val"),
+    "test_ppl": perplexity("test"),
+    "val_bleu": percent("val BLEU", "val_bleu"),
+    "test_bleu": percent("test BLEU", "test_bleu"),
+    "parameters": Quantity("parameters", False, counted("parameters"), decimals(0)),
+    "nonzero_parameters": Quantity("parameters left", False, counted("nonzero_parameters"), decimals(0)),
+    "layer_macs": Quantity("MACs", False, counted("macs"), decimals(0)),
+    "macs": Quantity("MACs, paper's way", False, counted("macs_as_in_paper"), rounded),
+    "seconds_per_epoch": seconds("seconds per epoch", of_summary("seconds_per_epoch")),
+    "seconds": seconds("total seconds", lambda record: record.total_seconds, digits=1),
+    "svd_seconds": seconds("seconds of the factorisation", lambda record: record.surgery_seconds),
+    "encode_seconds": seconds("seconds per epoch, encoding", of_epoch("encode")),
+    "decode_seconds": seconds("seconds per epoch, decoding", of_epoch("decode")),
+    "coding_seconds": seconds("seconds per epoch, encoding and decoding", of_epoch("encode", "decode")),
+}
+
+
+def label(metric: str) -> str:
+    """The label of a task's main metric."""
+    return QUANTITIES[metric].label if metric in QUANTITIES else metric.replace("_", " ")
+
+
+def quantity(name: str) -> Quantity:
+    if name not in QUANTITIES:
+        raise InputError(f"{name!r} is not a quantity; there are {', '.join(QUANTITIES)}")
+    return QUANTITIES[name]

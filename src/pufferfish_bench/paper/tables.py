@@ -1,0 +1,203 @@
+"""Read the tables and figures of the paper from conf/table/: cells, their numbers, and the claims of the paper. Runs nothing."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.config import yaml_files
+from pufferfish_bench.config.settings import config_dir
+from pufferfish_bench.paper.cells import Cell, LabRun, LayerCount, ModelCount, TrainRun
+from pufferfish_bench.paper.jobs import Job
+
+PROFILES = sorted((path.stem for path in Path(config_dir(), "profile").glob("*.yaml")), key=lambda name: (name != "paper", name))
+DIRECTIONS = ("higher", "lower")
+OVER = ("scaling", "lab")  # pictures of tables with `over`
+PICTURES = ("cells", "breakdown", "size", "sweep", *OVER)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A claim of the paper: a quantity is higher, or lower, in one cell than in another."""
+
+    claim: str
+    quantity: str
+    of: str
+    direction: str
+    than: str
+    margin: float  # tolerance in favour of the claim, chosen by us: "as accurate within 1 point"
+    margin_is_share: bool  # relative to the second cell's value
+    ratio: str | None  # key of the paper's (than / of), if it does not follow from its numbers of the two cells
+    difference: str | None  # key of the paper's (of - than), likewise
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A setting with a different number in each cell."""
+
+    label: str  # of the axis
+    at: Mapping[str, int]  # cell -> number
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table or figure of the paper under one profile."""
+
+    name: str
+    profile: str
+    title: str
+    seeds: int  # as in the paper
+    cells: tuple[Cell, ...]
+    relations: tuple[Relation, ...]
+    note: str  # what a reader has to know
+    # cells: numbers and learning curves | breakdown: also the parts of an epoch | size: also time and metric over parameters
+    # | sweep: a number over a setting, and learning curves | scaling: seconds per epoch and speed-up over workers
+    # | lab: the parts of an epoch for each network, and a forecast for other networks
+    picture: str
+    sweep: Sweep | None = None
+
+    def cell(self, name: str) -> Cell:
+        return next(cell for cell in self.cells if cell.name == name)
+
+    def jobs(self, seeds: int, records: Path) -> list[Job]:
+        """All runs of the table: counts first, then seed by seed, so that a table that is stopped has complete seeds."""
+        folder = records / self.profile / self.name
+        found = [job for cell in self.cells for job in cell.jobs(range(1, seeds + 1), folder)]
+        return sorted(found, key=lambda job: job.seed if job.cell.has_seeds else 0)
+
+
+def folder() -> Path:
+    return Path(config_dir()) / "table"
+
+
+def names() -> list[str]:
+    """The names of all tables and figures, in the order of their numbers, tables first."""
+    known = [path.stem for path in folder().glob("*.yaml")]
+    return sorted(known, key=lambda name: (name.startswith("figure"), int("".join(filter(str.isdigit, name))), name))
+
+
+def read(name: str, profile: str) -> PaperTable:
+    """Read a table; refuse an unknown name or profile."""
+    if name not in names():
+        raise InputError(f"{name!r} is not a table or figure; there are {', '.join(names())}")
+    if profile not in PROFILES:
+        raise InputError(f"profile={profile} is not known; allowed: {', '.join(PROFILES)}")
+    path = folder() / f"{name}.yaml"
+    content: Any = yaml_files.read(path)
+    try:
+        return parse(name, profile, content)
+    except KeyError as error:
+        raise InputError(f"{path}: {error.args[0]} is missing") from None
+
+
+def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
+    cells = tuple(parse_cell(cell, own, content, profile) for cell, own in written_cells(content).items())
+    relations = tuple(parse_relation(own) for own in content.get("relations", ()))
+    for relation in relations:
+        for end in (relation.of, relation.than):
+            if not any(cell.name == end and relation.quantity in cell.figures for cell in cells):
+                raise InputError(f"{name}: {relation.claim!r} needs {relation.quantity} of {end}, but no cell has that")
+    picture = content.get("picture", "cells")
+    if picture not in PICTURES:
+        raise InputError(f"{name}: picture: {picture} is not known; allowed: {', '.join(PICTURES)}")
+    without = [cell.name for cell in cells if cell.line is None]
+    if picture in OVER and without:
+        raise InputError(f"{name}: picture: {picture} needs `over:`, the settings that each of {', '.join(without)} is run with")
+    return PaperTable(
+        name=name,
+        profile=profile,
+        title=content["title"],
+        seeds=content["seeds"],
+        cells=cells,
+        relations=relations,
+        note=content.get("note", ""),
+        picture=picture,
+        sweep=parse_sweep(name, content, cells) if picture == "sweep" else None,
+    )
+
+
+def written_cells(content: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """The cells of a table. With `over`, each cell is run with the settings of each entry there, as <cell>_<entry>."""
+    if "over" not in content:
+        return content["cells"]
+    return {
+        f"{cell}_{entry}": {**own, **further, "overrides": [*own["overrides"], *further.get("overrides", ())], "line": cell}
+        for entry, further in content["over"].items()
+        for cell, own in content["cells"].items()
+    }
+
+
+def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Cell:
+    """A cell of the class that its `kind` selects."""
+    kind = own.get("kind", table.get("kind", "train"))
+    if kind not in KINDS:
+        raise InputError(f"{name}: kind: {kind} is not known; allowed: {', '.join(KINDS)}")
+    return KINDS[kind](name, own, table, profile)
+
+
+def train_run(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> TrainRun:
+    """The settings of a cell come after those that the table has for all cells, those of the profile after both."""
+    words = [*table.get("common", ()), *own["overrides"]]
+    for place in (table, own):
+        words += place.get("by_profile", {}).get(profile, ())
+    return TrainRun(
+        name=name,
+        overrides=(*words, f"profile={table.get('profile', profile)}"),
+        figures=table.get("figures", {}) | own.get("figures", {}),
+        workers=of_profile(own.get("workers", table.get("workers", 1)), profile),
+        line=own.get("line"),
+    )
+
+
+def lab_run(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> LabRun:
+    return LabRun(**vars(train_run(name, own, table, profile)), cap=of_profile(own.get("cap", table.get("cap")), profile))
+
+
+def model_count(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> ModelCount:
+    return ModelCount(name=name, overrides=tuple(own["overrides"]), net=own["net"], figures=own["figures"])
+
+
+def layer_count(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> LayerCount:
+    return LayerCount(name=name, layer=own["layer"], net=own["net"], sizes=own["sizes"], figures=own["figures"])
+
+
+KINDS = {"train": train_run, "lab": lab_run, "describe": model_count, "layer": layer_count}  # the words of conf/table
+
+
+def of_profile(value: Any, profile: str) -> Any:
+    return value[profile] if isinstance(value, Mapping) else value
+
+
+def parse_sweep(name: str, content: Mapping[str, Any], cells: Sequence[TrainRun]) -> Sweep:
+    """The position of each cell on the axis: the number that its value of the swept setting is or ends with (features.conv9)."""
+    own = content.get("sweep", {})
+    if not {"setting", "label"} <= set(own):
+        raise InputError(f"{name}: picture: sweep needs the setting that is swept: add sweep: {{setting: ..., label: ...}}")
+    at = {}
+    for cell in cells:
+        values = [word.partition("=")[2] for word in cell.overrides if word.startswith(f"{own['setting']}=")]
+        number = re.search(r"\d+$", values[-1]) if values else None
+        if number is None:
+            raise InputError(f"{name}: {cell.name} has no number on the axis: add {own['setting']}=... to its overrides")
+        at[cell.name] = int(number[0])
+    return Sweep(own["label"], at)
+
+
+def parse_relation(own: Mapping[str, Any]) -> Relation:
+    if own["is"] not in DIRECTIONS:
+        raise InputError(f"{own['claim']!r}: is: {own['is']} is not known; allowed: {', '.join(DIRECTIONS)}")
+    margin = str(own.get("margin", 0.0))
+    share = margin.endswith("%")
+    return Relation(
+        claim=own["claim"],
+        quantity=own["quantity"],
+        of=own["of"],
+        direction=own["is"],
+        than=own["than"],
+        margin=float(margin.removesuffix("%")) / (100 if share else 1),
+        margin_is_share=share,
+        ratio=own.get("ratio"),
+        difference=own.get("difference"),
+    )

@@ -1,0 +1,1 @@
+"""What a run leaves on disk, read and written in one place. Only environment.py needs torch."""

@@ -1,1 +1,0 @@
-"""Tables and figures of the paper, run from their files in conf/table/."""

@@ -1,0 +1,1 @@
+"""Image classification: CIFAR-10, ImageNet folders and synthetic images."""

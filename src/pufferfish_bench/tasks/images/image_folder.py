@@ -1,0 +1,182 @@
+"""Pictures in one folder per class: listing the files, decoding them, and caching the decoded pictures in memory."""
+
+import errno
+import logging
+import math
+import os
+import stat
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy
+from PIL import Image
+from rich.console import Console
+from rich.progress import track
+
+from pufferfish_bench.base import cores
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.training import memory
+
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
+PAUSES = (0.1, 0.5)  # seconds before a file is read again, for passing errors of network file systems
+PROCESS_ERRORS = {errno.EMFILE, errno.ENFILE}  # too many open files: not a problem of this file
+FILE_TYPES = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+SAMPLED_FILES = 100  # files whose size is read to estimate the memory for all of them
+MEMORY_SHARE = 0.8  # of the free memory, for decoded pictures
+
+log = logging.getLogger(__name__)
+
+warnings.filterwarnings("ignore", module="PIL")  # unusual metadata in a few files does not matter
+
+
+class Unreadable(Exception):
+    """The file is not a picture, is damaged, or is too large."""
+
+
+class Pictures:
+    """Labelled pictures on disk, decoded on access. A picture of more than `max_megapixels` counts as unreadable."""
+
+    def __init__(self, paths: Sequence[str], labels: Sequence[int], max_megapixels: float = math.inf):
+        self.paths = paths
+        self.max_megapixels = max_megapixels
+        self.labels = numpy.asarray(labels, dtype=numpy.int64)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def pixels(self, index: int) -> numpy.ndarray:
+        """A picture as uint8 (height, width, 3), whatever the file's colour mode; raises Unreadable."""
+        return decode(self.paths[index], self.max_megapixels)
+
+
+class CachedPictures(Pictures):
+    """Pictures decoded once and kept in memory."""
+
+    def __init__(self, paths: Sequence[str], labels: Sequence[int], max_megapixels: float = math.inf):
+        super().__init__(paths, labels, max_megapixels)
+        folder = os.path.commonpath(paths)
+        log.info(f"decoding {len(paths):,} pictures in {folder}")
+        with ThreadPoolExecutor(cores.cores()) as pool:
+            console = Console(stderr=True)
+            quiet = not sys.stderr.isatty()
+            decoding = pool.map(partial(decode_or_reason, max_megapixels=max_megapixels), paths)
+            self.cached = list(track(decoding, f"decoding {folder}", len(paths), console=console, disable=quiet, transient=True))
+
+    def pixels(self, index: int) -> numpy.ndarray:
+        cached = self.cached[index]
+        if isinstance(cached, str):  # the reason why it is unreadable
+            raise Unreadable(cached)
+        return cached
+
+
+def open_picture(path: str, max_megapixels: float = math.inf) -> Image.Image:
+    """A picture of which only the header has been read; Unreadable if it is too large or not a regular file."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):  # reading a pipe may block forever, and a device may never end
+        raise Unreadable(f"it is {FILE_TYPES.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
+    picture = Image.open(path)
+    width, height = picture.size
+    if width * height > max_megapixels * 1e6:
+        picture.close()
+        raise Unreadable(f"it has {width}x{height} pixels, more than dataset.loader.max_megapixels={max_megapixels:g}")
+    return picture
+
+
+def decode(path: str, max_megapixels: float = math.inf) -> numpy.ndarray:
+    """The RGB pixels of a file, converted from grey, CMYK or palette colours if necessary."""
+    for pause in (*PAUSES, None):
+        try:
+            with open_picture(path, max_megapixels) as picture:
+                return numpy.array(picture.convert("RGB"))
+        except Unreadable:
+            raise
+        except Exception as error:  # Pillow's parsers raise exceptions of many types on damaged files
+            number = getattr(error, "errno", None)
+            if isinstance(error, MemoryError) or number in PROCESS_ERRORS:
+                raise
+            if number is None or pause is None:  # not an error of the file system, or one that persists
+                raise Unreadable(str(error)) from None
+            time.sleep(pause)
+
+
+def decode_or_reason(path: str, max_megapixels: float) -> numpy.ndarray | str:
+    """The pixels, or the reason why they cannot be read."""
+    try:
+        return decode(path, max_megapixels)
+    except Unreadable as error:
+        return str(error)
+
+
+def check_cache_fits(paths: Sequence[str], max_megapixels: float) -> None:
+    """Refuse to cache pictures that need more than the free memory, estimated from the size of some of them."""
+    areas = []
+    for path in paths[:: max(1, len(paths) // SAMPLED_FILES)]:
+        try:
+            with open_picture(path, max_megapixels) as picture:
+                areas.append(picture.width * picture.height)
+        except Exception:  # reported when it is decoded
+            continue
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # each process caches all pictures
+    needed = 3 * len(paths) * sum(areas) / max(1, len(areas)) * processes
+    free = memory.free_memory()
+    if needed > MEMORY_SHARE * free:
+        raise InputError(
+            f"dataset.loader.cache=true: {len(paths):,} pictures in {os.path.commonpath(paths)} need about "
+            f"{needed / 2**30:.1f} GiB decoded, but only {free / 2**30:.1f} GiB are free; use dataset.loader.cache=false"
+        )
+
+
+def train_and_val(folder: Path, classes: int) -> list[tuple[list[str], list[int]]]:
+    """The paths and labels of all pictures in train/ and in val/. Both must have the same `classes` classes."""
+    train, val = folder / "train", folder / "val"
+    missing = [str(part) for part in (train, val) if not part.is_dir()]
+    if missing:
+        raise InputError(
+            f"there is no folder {' and no folder '.join(missing)}: pictures are expected in {folder}/{{train,val}}/<class>/. "
+            "Set the location with data_root=DIR or PUFFERFISH_DATA, and dataset.folder=NAME below it (the licence of "
+            "ImageNet does not allow an automatic download), or use synthetic data: dataset=synthetic_images"
+        )
+    names, others = class_names(train), class_names(val)
+    if names != others:
+        unmatched = sorted(set(names) ^ set(others))
+        examples = ", ".join(unmatched[:5]) + (" ..." if len(unmatched) > 5 else "")
+        raise InputError(f"{train} and {val} must have the same classes, but only one of them has {examples}")
+    if len(names) != classes:
+        raise InputError(f"dataset.classes={classes}, but {train} has {len(names)} folders; use dataset.classes={len(names)}")
+    return [list_pictures(part, names) for part in (train, val)]
+
+
+def class_names(folder: Path) -> list[str]:
+    """The sorted names of the folders in a folder: one per class."""
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    if not names:
+        raise InputError(f"{folder} has no folders: it needs one for each class, for example {folder / 'n01440764'}")
+    return names
+
+
+def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], list[int]]:
+    """The paths of all pictures in the folders of the classes, sorted within each class, and their labels."""
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        found = sorted(entry.path for entry in os.scandir(folder / name) if is_picture(entry.name))
+        if not found:
+            raise InputError(f"{folder / name} has no pictures (folders inside it are not read): add some, or remove the folder")
+        paths += found
+        labels += [label] * len(found)
+    return paths, labels
+
+
+def is_picture(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")

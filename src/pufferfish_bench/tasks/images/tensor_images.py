@@ -1,0 +1,129 @@
+"""Data sets of small images that are held on the device as one uint8 tensor, and augmented a batch at a time."""
+
+from collections.abc import Generator, Sequence
+
+import torch
+from torch import Tensor
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.distributed.world import World
+from pufferfish_bench.tasks import sharding
+from pufferfish_bench.tasks.images.task import Batch, ImageClassification, Source, check_batch_sizes
+
+PADDING = 4  # pixels added at each edge before cropping
+PADDING_MODES = ("reflect", "zero")
+
+
+class TensorImages(Source):
+    """This rank's share of the images, in order and without augmentation: for evaluation."""
+
+    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, world: World):
+        part = sharding.evaluation_range(len(labels), rank=world.rank, size=world.size)
+        self.images = images[part.start : part.stop].to(world.device)
+        self.labels = labels[part.start : part.stop].to(world.device)
+        self.batch_size = batch_size
+
+    def steps(self) -> int:
+        return -(-len(self.labels) // self.batch_size)
+
+    def count(self) -> int:
+        return len(self.labels)
+
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        for first in range(start * self.batch_size, len(self.labels), self.batch_size):
+            batch = slice(first, first + self.batch_size)
+            yield self.images[batch], self.labels[batch]
+
+
+class AugmentedTensorImages(Source):
+    """Shuffled images with the paper's CIFAR augmentation: a random crop of the padded image and a random horizontal flip.
+
+    Every rank holds all images and takes its share of each batch.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, padding: str, seed: int, world: World):
+        self.images = images.to(world.device)
+        self.labels = labels.to(world.device)
+        self.slices = sharding.training_batches(len(labels), batch_size, rank=world.rank, size=world.size)
+        self.padding = padding
+        self.batch_size = batch_size
+        self.seed = seed
+
+    def steps(self) -> int:
+        return len(self.slices)
+
+    def count(self) -> int:
+        return sharding.samples_in(self.slices)
+
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        drawn = draw_order_and_crops(len(self.labels), seed=self.seed, epoch=epoch)
+        order, *crops = (numbers.to(self.labels.device) for numbers in drawn)  # copied once, so that no step waits for it
+        for batch in self.slices[start:]:
+            chosen = order[batch]
+            yield augment(self.images[chosen], *(crop[batch] for crop in crops), padding=self.padding), self.labels[chosen]
+
+
+def task_from_tensors(
+    *,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    classes: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    label_smoothing: float,
+    batch_size: int,
+    test_batch_size: int,
+    seed: int,
+    world: World,
+    padding: str = "reflect",
+) -> ImageClassification:
+    """The classification task for images given as uint8 tensors with their labels."""
+    check_batch_sizes(batch_size, test_batch_size)
+    if padding not in PADDING_MODES:
+        raise InputError(f"dataset.padding={padding} is not known; allowed: {', '.join(PADDING_MODES)}")
+    found = int(max(train[1].max(), test[1].max())) + 1
+    if found > classes:
+        raise InputError(f"dataset.classes={classes}, but the data has {found} classes; use dataset.classes={found}")
+    return ImageClassification(
+        train=AugmentedTensorImages(*train, batch_size=batch_size, padding=padding, seed=seed, world=world),
+        test=TensorImages(*test, batch_size=test_batch_size, world=world),
+        classes=classes, mean=mean, std=std, label_smoothing=label_smoothing, world=world,
+    )  # fmt: skip
+
+
+def draw_order_and_crops(count: int, *, seed: int, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The shuffled order of an epoch and, for each position in it, the row and column of the crop and whether to flip.
+
+    All are drawn at once, so that an epoch can be resumed at any step.
+    """
+    generator = torch.Generator().manual_seed((seed << 20) + epoch)
+    order = torch.randperm(count, generator=generator)
+    rows, columns = torch.randint(2 * PADDING + 1, (2, count), generator=generator)
+    flips = torch.randint(2, (count,), generator=generator).bool()
+    return order, rows, columns, flips
+
+
+def augment(images: Tensor, rows: Tensor, columns: Tensor, flips: Tensor, *, padding: str) -> Tensor:
+    """Crop each padded image at (row, column), and flip it where `flips` is true, in a single gather."""
+    count, channels, height, width = images.shape
+    row, column = positions(height, rows), positions(width, columns)
+    column = torch.where(flips[:, None], column.flip(1), column)
+    pixel = (reflected(row, height)[:, :, None] * width + reflected(column, width)[:, None, :]).view(count, 1, -1)
+    crops = images.flatten(2).gather(2, pixel.expand(-1, channels, -1)).view_as(images)
+    if padding == "zero":  # black out what the reflection put beyond the edges
+        crops *= (inside(row, height)[:, :, None] & inside(column, width)[:, None, :])[:, None]
+    return crops
+
+
+def positions(size: int, offsets: Tensor) -> Tensor:
+    """For each offset the source positions of a crop of `size` pixels. Some lie beyond the edges."""
+    return torch.arange(size, device=offsets.device) + offsets[:, None] - PADDING
+
+
+def reflected(position: Tensor, size: int) -> Tensor:
+    position = position.abs()
+    return torch.where(position >= size, 2 * (size - 1) - position, position)
+
+
+def inside(position: Tensor, size: int) -> Tensor:
+    return (position >= 0) & (position < size)

@@ -1,0 +1,1 @@
+"""Language modelling: WikiText-2 and synthetic text."""

@@ -1,0 +1,1 @@
+"""Translation: Multi30k and synthetic sentence pairs, beam search and BLEU."""

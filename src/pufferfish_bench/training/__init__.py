@@ -1,0 +1,1 @@
+"""What the trainer uses: checkpoints, snapshots, precision, schedules, optimizers, triggers, timing, observers, signals."""

@@ -1,0 +1,44 @@
+"""A table of the network lab: its cells are run over real links, once, and the report draws them."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.cli.reproduce import reproduce
+from pufferfish_bench.distributed.lab import Lab
+from pufferfish_bench.paper import tables
+from pufferfish_bench.paper.cells import LabRun
+from pufferfish_bench.records.files import RUN, read_json
+
+CONTENT = {
+    "title": "", "seeds": 1, "kind": "lab", "picture": "lab", "figures": {"seconds_per_epoch": None},
+    "common": [
+        "model=resnet18", "model.net.width=0.05", "epochs=1", "dataset.test_images=10", "batch_size=8", "untimed_steps=1",
+        "measure_wait=true",
+    ],
+    "cells": {"vanilla": {"overrides": ["method=vanilla"]}},
+    "over": {"2hosts_1gbit": {"workers": 2, "cap": "1gbit", "overrides": ["dataset.train_images=48"]}},
+}  # fmt: skip
+
+
+def test_a_cell_of_the_lab_is_run_once_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    try:
+        with Lab(hosts=1, cap=10**9):
+            pass
+    except InputError as reason:
+        pytest.skip(str(reason))
+    monkeypatch.chdir(tmp_path)
+    OmegaConf.save(OmegaConf.create(CONTENT), tmp_path / "figure1_lab.yaml")
+    monkeypatch.setattr(tables, "folder", lambda: tmp_path)
+    (cell,) = tables.read("figure1_lab", "smoke").cells
+    assert isinstance(cell, LabRun)
+    assert reproduce(["figure1_lab"], profile="smoke", estimate=False) == 0
+    assert "run 1 of 1: figure1_lab/vanilla_2hosts_1gbit/seed1" in capsys.readouterr().out
+    record = read_json(tmp_path / "results/records/smoke/figure1_lab/vanilla_2hosts_1gbit/seed1" / RUN)
+    assert (record["network"]["hosts"], record["network"]["cap_bits_per_second"]) == (2, 10**9)
+    made = {path.name for path in (tmp_path / "results/figures/smoke").iterdir()}
+    assert {"figure1_lab.md", "figure1_lab-breakdown.svg", "figure1_lab-whatif.md", "figure1_lab-whatif-workers.svg"} <= made
+    assert reproduce(["figure1_lab"], profile="smoke", estimate=False) == 0
+    assert "0 of 1 runs are missing" in capsys.readouterr().out

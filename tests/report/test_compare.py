@@ -1,0 +1,118 @@
+"""Runs side by side: the settings in which they differ are shown, and speed has one meaning."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pufferfish_bench.cli import compare
+from tests.support.records import write_record
+
+BASE: dict[str, Any] = {
+    "name": "net-data-vanilla-cpu-seed1",
+    "seed": 1,
+    "epochs": 2,
+    "dataset": {"_target_": "data.Pictures", "seed": 1, "sample": [1]},
+    "method": {"_target_": "core.Method"},
+    "schedule": {"_target_": "schedules.steps", "learning_rate": 0.1, "milestones": [2, 3]},
+}
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    seed = changes.get("seed", 1)
+    own = {"name": f"net-data-vanilla-cpu-seed{seed}", "dataset": BASE["dataset"] | {"seed": seed}}
+    return BASE | own | changes
+
+
+def rate(value: float) -> dict[str, Any]:
+    return BASE["schedule"] | {"learning_rate": value}
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., str]:
+    """What the command prints for runs with these settings and other entries of their records."""
+
+    def show(*runs: dict[str, Any], width: int = 200) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        folders = [
+            write_record(tmp_path / f"run{number}", figures={"best_test_accuracy": 60.0}, **run)
+            for number, run in enumerate(runs)
+        ]
+        compare.main([str(folder) for folder in folders])
+        return capsys.readouterr().out
+
+    return show
+
+
+def cells(printed: str, column: str) -> list[str]:
+    """The cells below a heading."""
+    lines = printed.split("\n")
+    rule = next(number for number, line in enumerate(lines) if "──" in line)
+    heading = re.search(rf"(?<!\S){re.escape(column)}(?!\S)", lines[rule - 1])
+    assert heading, f"no {column} in {lines[rule - 1]}"
+    rows = lines[rule + 1 : next(number for number, line in enumerate(lines) if number > rule and not line.strip())]
+    left, right = heading.start(), heading.end()
+    return [next((m[0] for m in re.finditer(r"\S+", row) if m.start() < right and m.end() > left), "") for row in rows]
+
+
+def test_settings_that_differ_are_columns_and_others_are_not(shown: Callable[..., str]):
+    printed = shown(
+        {"settings": settings()},
+        {"settings": settings(schedule=rate(0.2))},
+        {"settings": settings(seed=2, schedule=rate(0.2))},
+    )
+    assert cells(printed, "seed") == ["1", "1", "2"]
+    assert cells(printed, "schedule.learning_rate") == ["0.1", "0.2", "0.2"]
+    for same in ("milestones", "dataset.seed", "name", "sample", "method", "epochs"):
+        assert same not in printed.split("──")[0]
+    assert len(set(cells(printed, "run"))) == 3
+
+
+def test_different_targets_are_shown_by_name_and_not_by_the_settings_that_only_one_has(shown: Callable[..., str]):
+    warm = {"_target_": "methods.Pufferfish", "warmup_epochs": 3, "trigger": {"epoch": 3}}
+    adam = {"_target_": "torch.optim.Adam", "betas": [0.9, 0.98]}
+    printed = shown(
+        {"settings": settings(optimizer={"_target_": "optimizers.sgd", "momentum": 0.9})},
+        {"settings": settings(optimizer=adam, method=warm, name="net-data-pufferfish-cpu-seed1")},
+    )
+    assert cells(printed, "optimizer") == ["sgd", "Adam"]
+    assert cells(printed, "run") == ["vanilla", "pufferfish"]  # the name says the method
+    for own in ("momentum", "betas", "warmup_epochs", "trigger", "Pufferfish"):
+        assert own not in printed.split("files:")[0]
+
+
+def test_a_speed_is_the_time_of_the_first_run_divided_by_that_of_this_one(shown: Callable[..., str]):
+    runs = [{"settings": settings(seed=seed), "seconds": seconds} for seed, seconds in ((1, 3.0), (2, 1.5), (3, 6.0))]
+    printed = shown(*runs)
+    assert cells(printed, "times as fast") == ["1.00x", "2.00x", "0.50x"]
+    assert "the total time of the first run divided by that of this one" in printed
+    assert "*" not in printed
+
+
+def test_runs_of_another_length_than_the_first_are_marked(shown: Callable[..., str]):
+    printed = shown(
+        {"settings": settings()},
+        {"settings": settings(epochs=3), "values": (1.0, 2.0, 3.0)},
+        {"settings": settings(seed=2)},
+    )
+    assert cells(printed, "epochs") == ["2", "3", "2"]
+    assert cells(printed, "times as fast") == ["1.00x", "0.67x*", "1.00x"]
+    assert "* This run has another number of epochs than the first." in printed
+
+
+def test_a_narrow_table_shows_the_settings_that_differ(shown: Callable[..., str]):
+    printed = shown({"settings": settings()}, {"settings": settings(schedule=rate(0.2), seed=2)}, width=80)
+    assert all(len(line) <= 80 for line in printed.split("times as fast:")[0].split("\n"))
+    assert "Left out to fit 80 columns" in printed
+    for word in ("schedule.", "learning_rate", "0.2", "1.00x"):
+        assert word in printed
+
+
+def test_plain_files_are_ignored_unless_nothing_else_is_given(tmp_path: Path, capsys: pytest.CaptureFixture, refused: Callable):
+    run, file = write_record(tmp_path / "run", settings=BASE, figures={"best_test_accuracy": 60.0}), tmp_path / "multirun.yaml"
+    file.touch()
+    compare.main([str(file), str(run)])
+    assert capsys.readouterr().out.count("files: ") == 1
+    refused(compare.main, [file], "is a file")

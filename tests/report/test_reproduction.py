@@ -1,0 +1,211 @@
+"""The report on the paper's tables: every format shows what the records say, and the same records give the same bytes."""
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.cli import report as command
+from pufferfish_bench.paper import outcome, tables, verdicts
+from pufferfish_bench.paper.numbers import paper_numbers
+from pufferfish_bench.records.files import read_json, write_json
+from pufferfish_bench.report import output, reproduction
+from tests.support.records import ablation, report, write_cell, write_counted, write_record
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def read(results: Path, name: str, profile: str = "cpu") -> outcome.Outcome:
+    return outcome.read(tables.read(name, profile), results / "records", paper_numbers())
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path: Path):
+    one, other = ablation(tmp_path / "one"), tmp_path / "elsewhere" / "other"
+    shutil.copytree(one, other)
+    for results in (one, other, other):
+        report(results)
+    assert files(one) == files(other)
+    made = {name for name in files(one) if not name.startswith("records")}
+    expected = {"tables/cpu/table8" + ending for ending in (".md", ".csv", "-relations.csv", ".png", ".svg")}
+    assert made == expected | {"report-cpu.html", "tables/cpu/claims.md"}
+
+
+def test_the_csv_holds_the_papers_numbers_and_the_mean_and_spread_of_the_records(tmp_path: Path):
+    report(ablation(tmp_path))
+    rows = {(row["cell"], row["quantity"]): row for row in csv.DictReader((tmp_path / "tables/cpu/table8.csv").open())}
+    assert len(rows) == 6
+    row = rows["hybrid_with_warmup", "test_accuracy"]
+    assert [float(row[key]) for key in ("paper", "paper_deviation", "ours", "ours_deviation", "seeds")] == [
+        94.87,
+        0.21,
+        80.5,
+        0.5,
+        3,
+    ]
+    assert (row["difference"], row["verdict"]) == ("", verdicts.OTHER_PROFILE)
+
+
+def test_a_column_is_text_if_no_cell_in_it_has_a_value():
+    slower, numbers = output.Cell("< 3 Gbit/s", 3e9), (output.Cell("1.5", 1.5), output.Cell("+2", 2.0))
+    rows = [["1 host", "text", "always", "", numbers[0]], ["2 hosts", "", slower, "", numbers[1]]]
+    assert output.Sheet("", ["run", "verdict", "ahead", "nothing", "number"], rows).text_columns == [0, 1]
+    assert output.Sheet("", ["run", "number"], []).markdown().splitlines()[3] == "| :-- | --: |"
+
+
+def test_every_claim_gets_a_verdict_also_where_no_difference_is_significant(tmp_path: Path):
+    report(ablation(tmp_path))
+    rows = list(csv.DictReader((tmp_path / "tables/cpu/table8-relations.csv").open()))
+    assert [row["verdict"] for row in rows] == [verdicts.ALIKE, verdicts.HOLDS, verdicts.NO_SPREAD]
+    assert float(rows[1]["ours"]) == pytest.approx(80.5 - 71.0)  # points of accuracy, not a factor
+    assert float(rows[1]["paper"]) == pytest.approx(94.87 - 93.92)  # from the paper's two figures
+    text = (tmp_path / "tables/cpu/table8.md").read_text()
+    assert verdicts.ALIKE in text
+    assert "| :-- | :-- | --: | --: | --: | --: | :-- |" in text  # words to the left, numbers to the right
+    assert f"| hybrid with warmup | test accuracy, % | 94.87 ± 0.21 | 80.50 ± 0.50 | 3 |  | {verdicts.OTHER_PROFILE} |" in text
+
+
+def test_the_csv_has_the_margin_of_a_claim(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table2/vanilla", (100.0, 101.0), metric="val_ppl")
+    report(tmp_path)
+    rows = csv.DictReader((tmp_path / "tables/cpu/table2-relations.csv").open())
+    assert [(float(row["margin"]), row["margin_is_share"]) for row in rows] == [(0, "False"), (0.02, "True"), (0.02, "True")]
+
+
+def test_one_sheet_has_all_claims_with_a_verdict(tmp_path: Path):
+    ablation(tmp_path)
+    write_cell(tmp_path, "cpu/table22/low_rank", (1.0, 2.0))
+    write_cell(tmp_path, "cpu/table22/hybrid_without_warmup", (1.5, 2.5))
+    there = [read(tmp_path, name) for name in ("table8", "table22")]
+    rows = reproduction.claims(there).rows
+    assert [row[0].text for row in rows] == ["Table 8"] * 3 + ["Table 22"]
+    assert rows[1] == [output.Cell("Table 8"), *reproduction.sheets(there[0])[1].rows[1]]
+
+
+def test_the_papers_profile_is_compared(tmp_path: Path):
+    write_cell(tmp_path, "paper/table8/hybrid_with_warmup", (94.7, 94.9, 95.0))
+    write_cell(tmp_path, "paper/table8/low_rank", (90.0, 90.1, 90.2))
+    found = {(f.cell.name, f.name): f.verdict for f in read(tmp_path, "table8", "paper").figures}
+    assert found["hybrid_with_warmup", "test_accuracy"] == verdicts.WITHIN
+    assert found["low_rank", "test_accuracy"] == verdicts.WORSE
+    assert found["hybrid_without_warmup", "test_accuracy"] == verdicts.NOT_RUN
+    assert f"| 94.87 ± 0.21 | 94.87 ± 0.15 | 3 | -0.00 | {verdicts.WITHIN} |" in reproduction.markdown(
+        read(tmp_path, "table8", "paper")
+    )
+
+
+def test_counts_are_compared_whatever_the_profile(tmp_path: Path):
+    write_counted(tmp_path, "cpu/table4/vgg19_pufferfish_counted", parameters=8370634, macs=1, macs_as_in_paper=289953792)
+    write_counted(tmp_path, "cpu/table4/vgg19_vanilla_counted", parameters=20560331, macs=1, macs_as_in_paper=399267840)
+    found = {(f.cell.name, f.name): f.verdict for f in read(tmp_path, "table4").figures}
+    assert found["vgg19_pufferfish_counted", "parameters"] == verdicts.EQUAL
+    assert found["vgg19_pufferfish_counted", "macs"] == verdicts.EQUAL
+    assert found["vgg19_vanilla_counted", "parameters"] == verdicts.DIFFERENT
+
+
+def test_a_time_on_another_machine_is_not_compared_but_its_ratio_is_shown(tmp_path: Path):
+    write_cell(tmp_path, "paper/table6/vgg19_vanilla", (1, 1), seconds=30.0)
+    write_cell(tmp_path, "paper/table6/vgg19_pufferfish", (1, 1), seconds=20.0)
+    found = read(tmp_path, "table6", "paper")
+    assert {figure.verdict for figure in found.figures} == {verdicts.OTHER_MACHINE, verdicts.NOT_RUN}
+    assert (found.claims[0].ours, found.claims[0].paper) == (1.5, 1.23)
+
+
+def test_times_of_two_machines_are_not_compared(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table6/vgg19_vanilla", (1, 1), seconds=30.0)
+    write_cell(tmp_path, "cpu/table6/vgg19_pufferfish", (1, 1), seconds=20.0, device="another")
+    assert read(tmp_path, "table6").claims[0].judgement.verdict == verdicts.TWO_MACHINES
+    for cell in ("vanilla", "pufferfish"):  # each seed has its machine
+        for seed, device in ((1, "one"), (2, "another")):
+            write_record(tmp_path / f"records/cpu/table6/resnet18_{cell}/seed{seed}", device=device)
+    assert read(tmp_path, "table6").claims[1].judgement.verdict == verdicts.TWO_MACHINES
+
+
+def test_times_with_more_workers_than_cores_are_not_compared_but_those_of_several_machines_or_gpus_are(tmp_path: Path):
+    machines = {2: None, 4: None, 8: {"workers": 2}, 16: {"kind": "cuda", "workers": 4}}
+    for workers, hardware in machines.items():
+        for cell, seconds in (("vanilla", 30.0), ("pufferfish", 20.0)):
+            for seed in (1, 2):
+                folder = tmp_path / f"records/cpu/figure4c/{cell}_{workers:02}/seed{seed}"
+                write_record(folder, seconds=seconds + seed / 10, workers=workers, hardware=hardware)
+    found = [claim.judgement for claim in read(tmp_path, "figure4c").claims]
+    assert [judgement.verdict for judgement in found] == [verdicts.HOLDS, verdicts.CROWDED, verdicts.HOLDS, verdicts.HOLDS]
+    assert found[1].p is None
+
+
+def test_runs_on_different_data_are_not_compared(tmp_path: Path):
+    for cell, images in (("vanilla", 50_000), ("pufferfish", 15_000)):
+        for seed in (1, 2, 3):
+            settings = {"name": f"{cell}{seed}", "batch_size": 32, "dataset": {"train_images": images, "seed": seed}}
+            write_record(tmp_path / f"records/cpu/table4/vgg19_{cell}_fp32/seed{seed}", values=(50 + seed,), settings=settings)
+            settings["dataset"]["train_images"] = 15_000
+            write_record(tmp_path / f"records/cpu/table4/resnet18_{cell}_fp32/seed{seed}", values=(50 + seed,), settings=settings)
+    of_vgg, of_resnet, *_ = read(tmp_path, "table4").claims
+    assert of_vgg.judgement.verdict == verdicts.OTHER_DATA
+    assert of_resnet.judgement.verdict == verdicts.UNDECIDED
+
+
+def test_a_run_resumed_elsewhere_names_both_machines_and_both_commits(tmp_path: Path):
+    path = write_record(tmp_path / "records/cpu/table8/low_rank/seed1") / "run.json"
+    record = read_json(path)
+    write_json(path, record | {"resumed": [{"epoch": 1, "commit": "fedcba9876543210", "hardware": {"device": "another"}}]})
+    words = "; ".join(read(tmp_path, "table8").provenance)
+    assert "commit 0123456789ab, fedcba987654" in words
+    assert "on a processor, 2 threads; another" in words
+
+
+def test_total_seconds_include_the_factorisation(tmp_path: Path):
+    write_cell(tmp_path, "cpu/figure5/pufferfish", (1,), seconds=3.0, surgery=0.5)
+    figures = {figure.name: figure.ours for figure in read(tmp_path, "figure5").figures if figure.ours}
+    assert figures["seconds"].values == (2 * 3.0 + 0.5,)
+
+
+def test_seeds_with_different_settings_are_refused_and_the_difference_is_named(tmp_path: Path):
+    for seed, epochs in ((1, 4), (2, 8)):
+        settings = {"name": f"run-seed{seed}", "seed": seed, "epochs": epochs, "reducer": {"seed": seed}}
+        write_record(tmp_path / f"records/cpu/table8/low_rank/seed{seed}", settings=settings)
+    with pytest.raises(InputError, match=r"seed1 and .*seed2 are not the same experiment \(epochs: 4 -> 8\)"):
+        read(tmp_path, "table8")
+
+
+def test_a_renamed_folder_is_not_a_seed_and_a_record_without_epochs_is_refused(tmp_path: Path):
+    write_record(tmp_path / "records/cpu/table8/low_rank/seed1.old")
+    assert read(tmp_path, "table8").records["low_rank"] == ()
+    (write_record(tmp_path / "records/cpu/table8/low_rank/seed1") / "epochs.jsonl").unlink()
+    with pytest.raises(InputError, match=r"has no epochs\.jsonl"):
+        read(tmp_path, "table8")
+
+
+def test_the_seconds_of_the_factorisation_are_those_of_the_surgery(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table19/vgg19", (1, 1), surgery=1.25)
+    (figure,) = [figure for figure in read(tmp_path, "table19").figures if figure.ours]
+    assert figure.ours.values == (1.25, 1.25)
+
+
+def test_an_unfinished_run_is_not_a_result(tmp_path: Path):
+    write_record(tmp_path / "records/cpu/table8/low_rank/seed1", finished=None)
+    assert read(tmp_path, "table8").records["low_rank"] == ()
+
+
+def test_provenance_comes_from_the_records(tmp_path: Path):
+    write_cell(tmp_path, "cpu/table8/low_rank", (1,), device="a big one")
+    write_record(tmp_path / "records/cpu/table8/low_rank/seed2", finished="2026-03-01T00:00:00+00:00")
+    words = "; ".join(read(tmp_path, "table8").provenance)
+    assert words == (
+        "profile cpu; commit 0123456789ab; on a big one, 2 threads; a processor, 2 threads; finished 2026-01-02 to 2026-03-01"
+    )
+
+
+def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, refused: Callable):
+    (write_record(tmp_path / "cut/records/cpu/table8/low_rank/seed1") / "run.json").write_text("{")
+    for words, sentence in [
+        (("table99", "--results", str(tmp_path)), "'table99' is not a table or figure"),
+        (("--results", str(tmp_path)), "there are no records"),
+        (("--profile", "gpu", "--results", str(tmp_path)), "profile=gpu is not known"),
+        (("--results", str(tmp_path / "cut")), "cannot be read"),
+    ]:
+        refused(command.main, words, sentence)

@@ -1,0 +1,212 @@
+"""What two ranks do together, for test_workers.py: each experiment takes the world and an empty folder of its own.
+
+It returns tensors and plain data, which the test of that experiment checks. tests/support/ranks.py runs them.
+"""
+
+import contextlib
+import gc
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pufferfish_bench.core import Method, Run
+from pufferfish_bench.distributed.surgery import fingerprint
+from pufferfish_bench.distributed.world import World
+from pufferfish_bench.methods.eb_train import EBTrain
+from pufferfish_bench.methods.lth import LTH
+from pufferfish_bench.methods.pufferfish import Pufferfish
+from pufferfish_bench.records.reader import FORMAT
+from pufferfish_bench.trainer import Stopped
+from pufferfish_bench.training import checkpoints
+from pufferfish_bench.training.checkpoints import Checkpoints
+from tests.support import training
+from tests.support.nets import PUFFERFISH, Plain, TinyNet, tiny_task
+from tests.support.reducers import REDUCERS, attached, reducer_named
+
+BATCH = 8  # of all ranks together
+FLAT = [name for name in REDUCERS if not name.startswith("ddp")]
+SYNCHRONOUS = [name for name in REDUCERS if name != "none"]  # those that keep the ranks' weights equal
+pufferfish = partial(Pufferfish, warmup_epochs=1, start="svd", momentum="fresh", **PUFFERFISH)
+PRUNING = {
+    "eb_train": partial(
+        EBTrain, prune_ratio=0.5, penalty=0.01, masks=2, distance=1.1, search_epochs=2, search_milestones=None, reinit=False
+    ),
+    "lth": partial(LTH, prune_share=0.3, rewind_steps=2, levels=1, sparsity=None, layers={}),
+}
+
+
+def train(world: World, folder: Path, *, reducer: str, method: Method | None = None, images: int = 50, **changes: Any) -> Run:
+    """Train for three epochs; all ranks together use a batch of 8."""
+    world = World(rank=world.rank, size=world.size, device=world.device, store=world.store)  # a run of its own
+    return training.train(
+        folder, method or Method(), reducer=reducer_named(reducer), epochs=3, untimed_steps=1,
+        schedule=training.step_schedule(learning_rate=0.02, milestone=2),
+        world=world, task=tiny_task(world=world, images=images, test_images=21, batch_size=BATCH // world.size), **changes,
+    )  # fmt: skip
+
+
+def final_hash(*arguments: Any, **settings: Any) -> str | None:
+    """The hash of the trained model, or None if the run was stopped."""
+    with contextlib.suppress(Stopped):
+        return fingerprint(train(*arguments, **settings).model)
+
+
+def own_checkpoints(world: World, folder: Path) -> Path:
+    return folder / "checkpoints" / (f"rank{world.rank}" if world.rank else "")
+
+
+def reduction(world: World, folder: Path, name: str) -> list[dict[str, Any]]:
+    """Two reductions of known gradients: what was given, what came out, what was sent."""
+    torch.manual_seed(0)
+    model = TinyNet()
+    reducer = attached(name, model, world)
+    random = torch.Generator().manual_seed(world.rank)
+    steps = []
+    for _ in range(2):
+        given = {key: torch.randn(p.shape, generator=random) for key, p in model.named_parameters()}
+        for key, p in model.named_parameters():
+            p.grad = given[key].clone() if p.grad is None else p.grad.copy_(given[key])
+        with reducer.watch.step():
+            messages = reducer.reduce()
+        left = {key: p.grad.clone() for key, p in model.named_parameters()}
+        steps.append({"given": given, "left": left, "messages": messages})
+    return steps
+
+
+def powersgd_after_zero_gradients(world: World, folder: Path) -> dict[str, Any]:
+    """PowerSGD's output and state for gradients that are zero, then of rank 1, then of full rank; on rank 0 always zero."""
+    model = nn.Linear(20, 30, bias=False)
+    reducer = attached("powersgd", model, world)
+    random = torch.Generator().manual_seed(world.rank)
+    given, left = [], []
+    for rank in (0, 1, 1, 20, 20):
+        gradient = torch.randn(30, rank, generator=random) @ torch.randn(rank, 20, generator=random) * world.rank
+        given.append(gradient)
+        model.weight.grad.copy_(gradient)
+        with reducer.watch.step():
+            reducer.reduce()
+        left.append(model.weight.grad.clone())
+    return {"given": given, "left": left, "error": reducer.error.view(30, 20), "q": reducer.second}
+
+
+def joined_batch(world: World, folder: Path, name: str) -> dict[str, Any]:
+    """The weights of a model without BatchNorm after three epochs."""
+    return train(world, folder, reducer=name, model=Plain, images=48).model.state_dict()
+
+
+def resumed(world: World, folder: Path, name: str) -> list[str | None]:
+    """Pufferfish with one reducer: hashes of an uninterrupted run, then of runs that the last rank stopped, and resumed."""
+    go = partial(final_hash, world, reducer=name)
+    hashes = [go(folder / "whole", method=pufferfish())]
+    for steps in (3, 10):
+        stop_after = steps if world.rank == world.size - 1 else None
+        assert go(folder / str(steps), method=pufferfish(), stop_after=stop_after) is None
+        hashes.append(go(folder / str(steps), method=pufferfish()))
+    return hashes
+
+
+def pruned(world: World, folder: Path, name: str) -> list[str | None]:
+    """A pruning method: hashes of an uninterrupted run and of one that the last rank stopped, and resumed."""
+    go, method = partial(final_hash, world, reducer="allreduce"), PRUNING[name]
+    whole = go(folder / "whole", method=method())
+    assert go(folder / "stopped", method=method(), stop_after=17 if world.rank == world.size - 1 else None) is None
+    return [whole, go(folder / "stopped", method=method())]
+
+
+def different_weights(world: World, folder: Path) -> str:
+    """The error message when the ranks start with different weights."""
+
+    class Individual(TinyNet):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc2.bias.data += world.rank
+
+    try:
+        train(world, folder, reducer="allreduce", model=Individual)
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def stop_without_communication(world: World, folder: Path) -> list[str]:
+    """The newest checkpoint when rank 0 is asked to stop and the ranks exchange no gradients."""
+    assert final_hash(world, folder, reducer="none", stop_after=2 if world.rank == 0 else None) is None
+    return sorted(path.name for path in own_checkpoints(world, folder).glob("*.pt"))[-1:]
+
+
+def lost_checkpoints(world: World, folder: Path) -> str:
+    """The error message when one rank has lost its checkpoints."""
+    assert final_hash(world, folder, reducer="allreduce", stop_after=3) is None
+    if world.rank == 1:
+        shutil.rmtree(own_checkpoints(world, folder))
+    world.barrier()
+    try:
+        train(world, folder, reducer="allreduce")
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def checkpoint_that_does_not_fit(world: World, folder: Path) -> dict[str, Any]:
+    """Resume a run in which the newest checkpoint of rank 1 has a buffer of another shape."""
+    go = partial(final_hash, world, reducer="powersgd")
+    whole, stopped = go(folder / "whole"), go(folder / "stopped", stop_after=9)
+    own = own_checkpoints(world, folder / "stopped")
+    if world.rank == 1:
+        newest = max(own.glob("*.pt"))
+        state = checkpoints.read(newest)
+        state["local"]["buffers"]["norm.running_mean"] = torch.zeros(3)
+        checkpoints.write(newest, state)
+    world.barrier()
+    resumed = go(folder / "stopped")
+    return {"whole": whole, "stopped": stopped, "resumed": resumed, "aside": sorted(path.name for path in own.glob("*.damaged"))}
+
+
+def half_written_first_checkpoint(world: World, folder: Path) -> tuple[Any, list[str]]:
+    """What is loaded, and which files remain, after a kill when only rank 0 had written the first checkpoint."""
+    keeper = Checkpoints(directory=folder / "checkpoints", world=world)
+    if world.rank == 0:
+        keeper.directory.mkdir(parents=True)
+        state = {"format": FORMAT, "shared": {"epoch": 1, "step": 0}, "local": {}}
+        checkpoints.write(keeper.directory / "epoch00001-step0000000.pt", state)
+    world.barrier()
+    return keeper.load(), [path.name for path in keeper.paths()]
+
+
+def memory_under_ddp(world: World, folder: Path) -> dict[str, Any]:
+    """Bytes of all parameters alive before the run and in each phase, and of the final model."""
+
+    def alive() -> int:
+        gc.collect()
+        return sum(t.nbytes for t in {id(t): t for t in gc.get_objects() if isinstance(t, nn.Parameter)}.values())
+
+    class Weigh(Method):
+        def plan(self, epochs: int, model: nn.Module) -> list:
+            return pufferfish().plan(epochs, model)
+
+        def after_step(self, run: Run) -> None:
+            weighed.setdefault(run.phase.name, alive())
+
+    weighed = {"before": alive()}
+    run = train(world, folder, reducer="ddp", method=Weigh())
+    return weighed | {"final": sum(p.nbytes for p in run.model.parameters())}
+
+
+EXPERIMENTS: dict[str, Callable[[World, Path], Any]] = {
+    **{f"reduction-{name}": partial(reduction, name=name) for name in FLAT},
+    **{f"joined_batch-{name}": partial(joined_batch, name=name) for name in ("allreduce", "ddp")},
+    **{f"resumed-{name}": partial(resumed, name=name) for name in SYNCHRONOUS},
+    **{f"pruned-{name}": partial(pruned, name=name) for name in PRUNING},
+    **{
+        experiment.__name__: experiment
+        for experiment in (
+            powersgd_after_zero_gradients, different_weights, stop_without_communication, lost_checkpoints,
+            checkpoint_that_does_not_fit, half_written_first_checkpoint, memory_under_ddp,
+        )
+    },
+}  # fmt: skip

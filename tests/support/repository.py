@@ -1,0 +1,10 @@
+"""Where the repository is, and the names of what conf/ offers."""
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def configured(group: str) -> list[str]:
+    """The names of the files in a group of conf/."""
+    return sorted(path.stem for path in (REPOSITORY / "conf" / group).glob("*.yaml"))
