@@ -23,6 +23,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.ranges import Count, InnerShare, Range
 from pufferfish_bench.cli import describe
 from pufferfish_bench.config import signatures
+from pufferfish_bench.config.checks import check_plan
 from pufferfish_bench.config.composition import EXPECTED
 from pufferfish_bench.config.settings import (
     LAYOUTS,
@@ -36,6 +37,7 @@ from pufferfish_bench.config.settings import (
     settings_of,
 )
 from pufferfish_bench.config.suggestions import keys_of, suggestions
+from pufferfish_bench.core import Phase
 from pufferfish_bench.records.files import RUN, read_json
 from tests.support.commands import Command
 
@@ -491,3 +493,27 @@ def test_an_odd_setting_trains_or_is_refused_with_a_clear_message_and_leaves_no_
             assert error.startswith("error: "), (word, finished.stderr)
             assert all(line.startswith("warning: ") for line in warnings), (word, finished.stderr)
             assert list(nowhere.iterdir()) == [] or "the loss is not finite" in error, word
+
+
+@pytest.mark.parametrize(
+    "epochs", [[range(3), range(3, 1)], [range(1, 2)], [range(2), range(3, 4)]], ids=["backwards", "late start", "gap"]
+)
+def test_a_plan_whose_phases_do_not_follow_each_other_is_refused(epochs: list[range]):
+    with pytest.raises(InputError, match="must begin with epoch"):
+        check_plan([Phase(f"phase{number}", some) for number, some in enumerate(epochs)])
+
+
+def test_a_plan_without_gaps_is_accepted_also_if_it_is_longer_than_epochs():
+    check_plan([Phase("one", range(2)), Phase("empty", range(2, 2)), Phase("two", range(2, 9))])
+
+
+def test_a_sample_that_is_no_tensor_is_refused(invoke: Command):
+    refused = invoke(*IMAGES, "dataset.input.sample=[1]")
+    assert refused.returncode == 2
+    assert "dataset.input.sample[0]=1: a mapping with _target_ that builds a tensor is expected" in refused.stderr
+
+
+def test_the_lottery_on_a_model_without_convolutions_says_so(invoke: Command):
+    refused = invoke("model=transformer", "profile=smoke", "method=lth", "run_dir=run")
+    assert refused.returncode == 2
+    assert "method=lth prunes convolutions" in refused.stderr

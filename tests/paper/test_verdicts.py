@@ -152,12 +152,12 @@ def test_a_margin_is_granted_in_the_direction_of_the_claim():
 
 def test_a_margin_that_is_a_share_is_one_of_each_value():
     ours, theirs = Sample((101.0, 101.5, 102.0)), Sample((100.0, 100.5, 101.0))
-    judged = verdicts.of_relation(ours, "lower", theirs, margin=0.02, share=True)
-    assert judged.p == verdicts.welch(ours.values, [1.02 * value for value in theirs.values])[1]
-    assert judged.difference == 1.0
+    judgement = verdicts.of_relation(ours, "lower", theirs, margin=0.02, share=True)
+    assert judgement.p == verdicts.welch(ours.values, [1.02 * value for value in theirs.values])[1]
+    assert judgement.difference == 1.0
     assert verdicts.of_relation(ours, "lower", theirs, margin=0.05, share=True).verdict == verdicts.HOLDS
 
 
 def test_a_speedup_is_the_other_ones_time_over_ours():
-    judged = verdicts.of_relation(Sample((2.0, 2.0)), "lower", Sample((3.0, 3.0)))
-    assert (judged.ratio, judged.difference, judged.seeds) == (1.5, -1.0, (2, 2))
+    judgement = verdicts.of_relation(Sample((2.0, 2.0)), "lower", Sample((3.0, 3.0)))
+    assert (judgement.ratio, judgement.difference, judgement.seeds) == (1.5, -1.0, (2, 2))

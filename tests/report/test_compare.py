@@ -1,13 +1,16 @@
 """Runs side by side: the settings in which they differ are shown, and speed has one meaning."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pufferfish_bench.cli import compare
+from pufferfish_bench.report import describe
 from tests.support.records import write_record
 
 BASE: dict[str, Any] = {
@@ -116,3 +119,14 @@ def test_plain_files_are_ignored_unless_nothing_else_is_given(tmp_path: Path, ca
     compare.main([str(file), str(run)])
     assert capsys.readouterr().out.count("files: ") == 1
     refused(compare.main, [file], "is a file")
+
+
+def test_the_record_of_a_surgery_without_layers_is_described(tmp_path: Path, capsys: pytest.CaptureFixture):
+    folder = write_record(tmp_path / "run", surgery=1.0, settings={"name": "run", "method": {}})
+    record = json.loads((folder / "run.json").read_text())
+    record["operations"][0] = {"phase": "head", "epoch": 1, "seconds": 1.0, "note": "the body is frozen"}
+    (folder / "run.json").write_text(json.dumps(record))
+    describe.show_run(folder, Console())
+    printed = capsys.readouterr().out
+    assert "phase head, from epoch 2: 0 layers" in printed
+    assert "the body is frozen" in printed

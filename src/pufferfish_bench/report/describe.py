@@ -22,6 +22,15 @@ def show_run(directory: Path, console: Console) -> None:
             say(f"the record is {without_rows(missing)}", console)
 
 
+def show_layers(title: str, figures: list[str], layers: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+    """Print a table with a row per layer."""
+    shown = tables.table("layer", *figures, title=title)
+    for name, layer in layers.items():
+        values = (layer.get(figure) for figure in figures)
+        shown.add_row(name, *("" if v is None else f"{v:.4g}" if isinstance(v, float) else f"{v:,}" for v in values))
+    tables.show(shown, console)
+
+
 def show_record(record: Mapping[str, Any], console: Console) -> None:
     say(record["settings"]["name"], console, style="bold")
     for operation in record["operations"]:
@@ -30,11 +39,10 @@ def show_record(record: Mapping[str, Any], console: Console) -> None:
         title = f"phase {operation['phase']}, from epoch {operation['epoch'] + 1}: {len(layers)} layer{'s' * (len(layers) != 1)}"
         if layers and "rank" in figures:
             title += f", the first is {next(iter(layers))}"  # the paper's K
-        shown = tables.table("layer", *figures, title=title)
-        for name, layer in layers.items():
-            values = (layer.get(figure) for figure in figures)
-            shown.add_row(name, *("" if v is None else f"{v:.4g}" if isinstance(v, float) else f"{v:,}" for v in values))
-        tables.show(shown, console)
+        if layers:
+            show_layers(title, figures, layers, console)
+        else:  # an empty table would break the title after every word
+            say(title, console)
         if "note" in operation:
             say(operation["note"], console)
         for layer, reason in operation.get("left", {}).items():
