@@ -33,8 +33,11 @@ class Task:
     higher_is_better: bool
     note: str = ""  # printed when the run starts, for example that the data are synthetic
 
-    def check(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
-        """Raise an InputError if `model` cannot be trained on this data. `sample` is one input of the model."""
+    def prepare(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
+        """Called once before training: adapt the batches to `model` (for example to its memory format).
+
+        Raise an InputError if it cannot be trained on this data. `sample` is one input of the model.
+        """
 
     def steps(self, epoch: int) -> int:
         """Number of batches in an epoch."""

@@ -213,7 +213,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_still_ends_the_same(invoke: C
         (("model.net.width=wide",), ["wide"]),
         (("model.hight=2",), ["hight"]),
         (("model.net.width=0",), ["model.net.width=0"]),
-        (("channels_last=true",), ["channels_last", "layer2.0.shortcut.conv", "model.net.width"]),
+        (("channels_last=sometimes",), ["channels_last=sometimes: auto, true or false"]),
         (("schedule.learning_rate=fast",), ["schedule"]),
         (("schedule.learning_rate=-0.1",), ["schedule"]),
         (("optimizer.momentum=heavy",), ["optimizer"]),
@@ -333,8 +333,8 @@ def test_amp_trains_like_full_precision_through_the_switch_and_resumes(invoke: C
     assert all(tensor.dtype != torch.bfloat16 for tensor in final_state(tmp_path / "whole")["model"].values())
 
 
-def test_channels_last_trains_through_the_switch(invoke: Command, tmp_path: Path):
-    finished = invoke("method=pufferfish", "profile=smoke", *DATA, "epochs=2", "channels_last=true", "run_dir=run")
+def test_by_default_convolutions_are_channels_last_before_and_after_the_switch(invoke: Command, tmp_path: Path):
+    finished = invoke("method=pufferfish", "profile=smoke", *DATA, "epochs=2", "run_dir=run")
     assert finished.returncode == 0, finished.stderr
     weights = final_state(tmp_path / "run")["model"]
     for name in ("layer1.0.conv1.weight", "layer1.1.conv1.u.weight"):

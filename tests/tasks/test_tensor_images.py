@@ -15,6 +15,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.distributed.world import World, single_process
 from pufferfish_bench.tasks.images.task import ImageClassification
 from pufferfish_bench.tasks.images.tensor_images import PADDING, PADDING_MODES, TensorImages, augment, task_from_tensors
+from pufferfish_bench.training import memory_format
 from tests.support.commands import Command
 from tests.support.nets import TinyNet, tiny_task
 
@@ -96,21 +97,21 @@ def test_a_batch_of_one_image_is_refused_before_training_exactly_where_training_
                 task.loss(model, batch)
         except ValueError:
             with pytest.raises(InputError, match=f"batch_size={batch_size} leaves a batch of one image") as error:
-                task.check(model, sample)
+                task.prepare(model, sample)
             better = re.search(r"use batch_size=(\d+)$", str(error.value))
             if better:
-                task_of_rank(images, int(better[1]), rank, size).check(model, sample)
+                task_of_rank(images, int(better[1]), rank, size).prepare(model, sample)
             else:
                 assert images // size == 1
                 assert str(error.value).endswith("use more images or fewer workers")
         else:
-            task.check(model, sample)
+            task.prepare(model, sample)
 
 
 def test_the_check_leaves_the_model_as_it_was():
     model = Pooled(wide=True).eval()
     before = copy.deepcopy(model.state_dict())
-    task_of_rank(9, 8, 0, 1).check(model, [torch.ones(1, 3, 8, 8)])
+    task_of_rank(9, 8, 0, 1).prepare(model, [torch.ones(1, 3, 8, 8)])
     assert not model.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
@@ -217,3 +218,15 @@ def lookup_task(
         train=source, test=source, classes=logits.shape[1], mean=(0.0,) * 3, std=(1 / 255,) * 3,
         label_smoothing=label_smoothing, top=top, world=single_process(),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_batches_arrive_normalised_in_the_memory_format_of_the_model(channels_last: bool):
+    task = task_of_rank(9, 4, 0, 1)
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    memory_format.prepare(model, torch.device("cpu"), channels_last)
+    task.prepare(model, [torch.ones(1, 3, 8, 8)])
+    wanted = torch.channels_last if channels_last else torch.contiguous_format
+    for (images, _), (pixels, _) in zip(task.batches(0, 0), task.train.batches(0, 0), strict=True):
+        assert images.is_contiguous(memory_format=wanted)
+        assert torch.equal(images, pixels.float() * task.scale + task.shift)

@@ -53,6 +53,8 @@ def check_numbers(config: DictConfig) -> None:
             raise InputError(f"{key}={config[key]} must be at least 0")
     if config.probe_file and not config.probe_steps:
         raise InputError(f"probe_file={config.probe_file} needs probe_steps above 0")
+    if not isinstance(config.channels_last, bool) and config.channels_last != "auto":
+        raise InputError(f"channels_last={signatures.shown(config.channels_last)}: auto, true or false is expected")
     if config.clip_norm is not None and not 0 < config.clip_norm < math.inf:
         raise InputError(f"clip_norm={config.clip_norm} must be a number above 0, or null")
     if not 0 <= config.seed < 2**32:

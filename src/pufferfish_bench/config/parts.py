@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from pufferfish_bench.distributed import network
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.records.environment import environment
 from pufferfish_bench.trainer import Trainer
+from pufferfish_bench.training import memory_format
 from pufferfish_bench.training.checkpoints import Checkpoints
 from pufferfish_bench.training.memory import keep_freed_memory
-from pufferfish_bench.training.memory_format import channels_last
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,7 @@ def build_parts(config: DictConfig, world: World) -> Parts:
     built = {group: build(group, config[group]) for group in groups}
     torch.manual_seed(config.seed)
     model = build("model", config.model).to(world.device)
-    if config.channels_last:
-        model = channels_last(model, world.device)
+    memory_format.prepare(model, world.device, config.channels_last)
     return Parts(model=model, precision=precision, **built)
 
 
@@ -79,7 +77,7 @@ def build_task(config: DictConfig, parts: Parts, world: World) -> tuple[Task, li
     """The task and a sample of its data, on the device of this rank."""
     task = build("dataset", config.dataset, world=world)
     sample = [tensor.to(world.device) for tensor in sample_of(config)]
-    task.check(parts.model, sample)
+    task.prepare(parts.model, sample)
     return task, sample
 
 
@@ -102,6 +100,11 @@ def trainer_of(
     observers: Sequence[Observer],
     stop_requested: Callable[[], bool],
 ) -> Trainer:
+    def wrap(model: nn.Module) -> nn.Module:
+        memory_format.prepare(model, world.device, config.channels_last)  # a surgery may have replaced or resized layers
+        # static shapes: the kernels of a step must not depend on earlier batches, or a resumed run would differ
+        return torch.compile(model, dynamic=False) if config.compile else model
+
     return Trainer(
         method=parts.method,
         epochs=config.epochs,
@@ -112,8 +115,7 @@ def trainer_of(
         schedule=parts.schedule,
         precision=parts.precision,
         clip_norm=config.clip_norm,
-        # static shapes: the kernels of a step must not depend on earlier batches, or a resumed run would differ
-        wrap=partial(torch.compile, dynamic=False) if config.compile else lambda module: module,
+        wrap=wrap,
         untimed_steps=config.untimed_steps,
         checkpoints=Checkpoints(directory=directory / "checkpoints", world=world),
         checkpoint_every=config.checkpoint_every,

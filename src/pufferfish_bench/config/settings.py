@@ -58,7 +58,7 @@ class Experiment:
     epochs: int = MISSING
     warmup_epochs: int = MISSING
     batch_size: int = MISSING
-    channels_last: bool = MISSING
+    channels_last: Any = MISSING  # auto, true or false
     compile: bool = MISSING
     deterministic: bool = MISSING
     clip_norm: float | None = MISSING

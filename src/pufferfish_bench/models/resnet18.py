@@ -22,9 +22,10 @@ class BasicBlock(nn.Module):
             self.shortcut.add_module("bn", nn.BatchNorm2d(out))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
         out = self.bn2(self.conv2(out))
-        return F.relu(out + self.shortcut(x))
+        out += self.shortcut(x)  # in place: the backward pass of BatchNorm does not need its output
+        return F.relu(out, inplace=True)
 
 
 class ResNet18(nn.Module):
@@ -43,6 +44,6 @@ class ResNet18(nn.Module):
         self.linear = nn.Linear(inputs, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(images)))
+        x = F.relu(self.bn1(self.conv1(images)), inplace=True)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.linear(x.mean(dim=(2, 3)))

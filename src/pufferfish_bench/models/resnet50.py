@@ -29,7 +29,8 @@ class Bottleneck(nn.Module):
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
-        return self.relu(out + self.downsample(x))
+        out += self.downsample(x)  # in place: the backward pass of BatchNorm does not need its output
+        return self.relu(out)
 
 
 class ResNet50(nn.Module):

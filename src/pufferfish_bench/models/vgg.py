@@ -39,14 +39,14 @@ class VGG(nn.Module):
             number += 1
             self.classifier.add_module(f"drop{number}", nn.Dropout(0.5))
             self.classifier.add_module(f"fc{number}", nn.Linear(channels, channels))
-            self.classifier.add_module(f"relu{number}", nn.ReLU())
+            self.classifier.add_module(f"relu{number}", nn.ReLU(inplace=True))
         self.classifier.add_module(f"fc{number + 1}", nn.Linear(channels, classes))
         self.apply(self.initialise)
 
     def forward(self, images: Tensor) -> Tensor:
         x = images
         for number in range(1, self.convolutions + 1):
-            x = F.relu(self.features[f"norm{number}"](self.features[f"conv{number}"](x)))
+            x = F.relu(self.features[f"norm{number}"](self.features[f"conv{number}"](x)), inplace=True)
             if number in self.pool_after:
                 x = F.max_pool2d(x, 2)
         # 1x1 here, except in the lottery-ticket network, which averages over 2x2

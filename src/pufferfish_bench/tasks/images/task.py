@@ -12,6 +12,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.core import Task
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.tasks.label_smoothing import torch_label_smoothing
+from pufferfish_bench.training.memory_format import is_channels_last
 
 Batch = tuple[Tensor, Tensor]  # images (count, 3, height, width) of uint8 and int64 labels, on the device
 
@@ -66,9 +67,16 @@ class ImageClassification(Task):
         # (pixel - mean) / std for pixels in 0..255, as one multiplication and one addition
         self.scale = (1 / (255 * torch.tensor(std))).view(1, -1, 1, 1).to(world.device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).view(1, -1, 1, 1).to(world.device)
+        self.channels_last = False
         self.normalised = torch.empty(0)
 
-    def check(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
+    def prepare(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
+        """Provide batches in the memory format of the model, and check the size of the last batch."""
+        self.channels_last = is_channels_last(model)
+        self.normalised = torch.empty(0)
+        self.check_last_batch(model, sample)
+
+    def check_last_batch(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
         """Refuse batch sizes that leave a last batch of one image if BatchNorm in this model fails on it."""
         images, batch_size = self.train.count(), self.train.batch_size
         if not leaves_single_image(images, batch_size):
@@ -122,9 +130,17 @@ class ImageClassification(Task):
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalised float pixels, in a buffer that the next batch reuses: allocation would cost more than arithmetic."""
+        memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
         if self.normalised.shape[1:] != images.shape[1:] or len(self.normalised) < len(images):
-            self.normalised = torch.empty(images.shape, device=images.device)
-        return self.normalised[: len(images)].copy_(images).mul_(self.scale).add_(self.shift)
+            self.normalised = torch.empty(images.shape, device=images.device, memory_format=memory_format)
+        # reordered as bytes, if at all: four times fewer than the floats
+        pixels = self.normalised[: len(images)].copy_(images.contiguous(memory_format=memory_format))
+        if self.channels_last:  # row by row: three channels at a time would be slow
+            width = images.shape[3]
+            rows = pixels.permute(0, 2, 3, 1).view(-1, 3 * width)
+            rows.mul_(self.scale.flatten().repeat(width)).add_(self.shift.flatten().repeat(width))
+            return pixels
+        return pixels.mul_(self.scale).add_(self.shift)
 
 
 def leaves_single_image(images: int, batch_size: int) -> bool:

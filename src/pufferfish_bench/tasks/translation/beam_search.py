@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from pufferfish_bench.base.errors import InputError
 
 NEVER = float("-inf")
+MOST_ALPHA = 10  # larger exponents of the length overflow
 
 
 class Model(Protocol):
@@ -45,8 +46,8 @@ def beam_search(model: Model, source: Tensor, *, start: int, end: int, beam: int
     stops when it has `beam` finished hypotheses, when no running one can still beat the best of them, or after `longest` words
     including `end`. If none has finished by then, the most probable running hypothesis is returned.
     """
-    if beam < 1 or longest < 1 or alpha < 0:
-        raise InputError(f"beam={beam} and longest={longest} must be at least 1, and alpha={alpha} at least 0")
+    if beam < 1 or longest < 1 or not 0 <= alpha <= MOST_ALPHA:
+        raise InputError(f"beam={beam} and longest={longest} must be at least 1, and alpha={alpha} from 0 to {MOST_ALPHA}")
     translations: dict[int, list[int]] = {}
     beams, memory, past = initial_beams(source, end=end, longest=longest), model.encode(source), None
     words = source.new_full((len(source),), start)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.base.ranges import Count, NonNegative, Share
+from pufferfish_bench.base.ranges import Count, Range, Share
 from pufferfish_bench.core import FinalResults, Task
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.records.files import VOCABULARY
@@ -43,7 +43,7 @@ class Translation(Task):
         bucketed: bool,
         label_smoothing: Share,
         beam: Count,
-        alpha: NonNegative,
+        alpha: Annotated[float, Range(0, beam_search.MOST_ALPHA)],
         longest: Count,
         positions: Count,
         seed: int,
@@ -58,8 +58,8 @@ class Translation(Task):
         for name, value in least.items():
             if value < 1:
                 raise InputError(f"{name}={value} must be at least 1")
-        if alpha < 0:
-            raise InputError(f"dataset.alpha={alpha} must not be negative")
+        if not 0 <= alpha <= beam_search.MOST_ALPHA:
+            raise InputError(f"dataset.alpha={alpha} must be from 0 to {beam_search.MOST_ALPHA}")
         needed = max(len(sentence) for part in (corpus.train, corpus.val, corpus.test) for sentence in part.source + part.target)
         if max(longest, needed) > positions:
             raise InputError(
