@@ -18,7 +18,8 @@ CLASSES = ("n01440764", "n02102040", "n03000684")
 PER_CLASS = 7
 LEVELS = 2  # grey levels that rounding may differ by
 SETTINGS = {
-    "folder": "pictures", "classes": 3, "image_size": 24, "crop_area": (0.08, 1.0), "label_smoothing": 0.1, "batch_size": 4,
+    "folder": "pictures", "classes": 3, "image_size": 24, "crop_area": (0.08, 1.0), "decode": "exact", "label_smoothing": 0.1,
+    "batch_size": 4,
     "test_batch_size": 5, "tolerated_unreadable": 0.1, "max_megapixels": 1, "cache": False, "workers": 0, "prefetch": 2,
     "seed": 1, "world": single_process(),
 }  # fmt: skip

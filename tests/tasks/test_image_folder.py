@@ -54,7 +54,7 @@ def test_every_colour_mode_is_converted_to_rgb(tmp_path: Path, save: Callable[[I
     )  # compression and palettes hardly change it
     path = tmp_path / "picture.JPEG"
     save(original, path)
-    pixels = image_folder.decode(str(path))
+    pixels, _ = image_folder.decode(str(path))
     expected = numpy.asarray(original.convert("L").convert("RGB") if save is grey else original)
     assert pixels.shape == expected.shape == (30, 40, 3)
     assert (
@@ -82,7 +82,7 @@ def test_the_reason_why_a_file_is_unreadable_is_given(tmp_path: Path, harm: Call
 def test_the_size_of_a_picture_is_checked_before_its_pixels_are_decoded(tmp_path: Path):
     path = tmp_path / "picture.png"
     Image.fromarray(photograph(40, 25)).save(path)
-    assert image_folder.decode(str(path), max_megapixels=0.001).shape == (25, 40, 3)
+    assert image_folder.decode(str(path), max_megapixels=0.001)[0].shape == (25, 40, 3)
     path.write_bytes(path.read_bytes()[:100])  # the header with the size is intact, the pixels are gone
     with pytest.raises(image_folder.Unreadable, match=r"more than dataset\.loader\.max_megapixels=0\.000999"):
         image_folder.decode(str(path), max_megapixels=0.000999)
@@ -100,7 +100,7 @@ def test_reading_is_retried_after_an_error_of_the_file_system(tmp_path: Path, mo
         return opened(*arguments)
 
     monkeypatch.setattr(Image, "open", stumble)
-    assert image_folder.decode(str(path)).shape == (8, 8, 3)
+    assert image_folder.decode(str(path))[0].shape == (8, 8, 3)
     failures += [stale] * (len(image_folder.PAUSES) + 1)
     with pytest.raises(image_folder.Unreadable, match="stale handle"):
         image_folder.decode(str(path))
@@ -145,7 +145,7 @@ def test_missing_folders_are_named_with_what_to_do(root: Path, tmp_path: Path):
 
 def test_a_cache_larger_than_free_memory_is_refused_before_decoding(root: Path, monkeypatch: pytest.MonkeyPatch):
     parts = image_folder.train_and_val(root / "pictures", 3)
-    needed = sum(image_folder.decode(path).size for paths, _ in parts for path in paths)
+    needed = sum(image_folder.decode(path)[0].size for paths, _ in parts for path in paths)
     for free, fits in ((needed / image_folder.MEMORY_SHARE * 1.1, True), (needed / image_folder.MEMORY_SHARE * 0.9, False)):
         monkeypatch.setattr(memory, "free_memory", lambda free=free: int(free))
         if fits:
@@ -158,9 +158,9 @@ def test_a_cache_larger_than_free_memory_is_refused_before_decoding(root: Path, 
 def test_the_cache_holds_the_decoded_pictures_and_reads_no_file_again(root: Path):
     paths, labels = image_folder.train_and_val(root / "pictures", 3)[0]
     kept, plain = CachedPictures(paths, labels), Pictures(paths, labels)
-    expected = [plain.pixels(index) for index in range(len(plain))]
+    expected = [plain.pixels(index, image_folder.whole)[0] for index in range(len(plain))]
     shutil.rmtree(root / "pictures")
-    assert all(numpy.array_equal(kept.pixels(index), pixels) for index, pixels in enumerate(expected))
+    assert all(numpy.array_equal(kept.pixels(index, image_folder.whole)[0], pixels) for index, pixels in enumerate(expected))
 
 
 def test_full_size_photographs_are_cropped_as_by_torchvision(data_root: Path):
@@ -170,4 +170,4 @@ def test_full_size_photographs_are_cropped_as_by_torchvision(data_root: Path):
     for file in files:
         with Image.open(file) as picture:
             expected = as_tensor(reference(picture.convert("RGB")))
-        assert_same_picture(CentreCrop(224)(image_folder.decode(str(file)), ()), expected)
+        assert_same_picture(CentreCrop(224)(image_folder.decode(str(file))[0], ()), expected)

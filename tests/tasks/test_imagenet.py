@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+import torch.nn.functional as F
+from PIL import Image
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.tasks.images.crops import Cut, random_box
 from pufferfish_bench.tasks.images.image_folder import Pictures
 from pufferfish_bench.tasks.images.loader import NAMED_FILES
 from tests.support.pictures import (
@@ -62,7 +65,34 @@ def test_labels_follow_the_alphabetical_order_of_the_folders_and_test_pictures_a
     assert labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert images.shape == (6, 3, 24, 24)
     assert images.dtype == torch.uint8
-    assert images.is_contiguous()  # a channels-last input would make the whole net channels-last
+
+
+def plain_crop(path: str, size: int, drawn: list[float]) -> torch.Tensor:
+    """Decode the whole picture, cut out the box, resize it in the usual memory format."""
+    with Image.open(path) as picture:
+        pixels = torch.from_numpy(numpy.array(picture.convert("RGB"))).permute(2, 0, 1)
+    mirror, *rest = drawn
+    left, top, width, height = random_box(pixels.shape[2], pixels.shape[1], (0.08, 1.0), rest)
+    box = pixels[:, top : top + height, left : left + width].contiguous()
+    square = F.interpolate(box[None], (size, size), mode="bilinear", antialias=True)[0]
+    return square.flip(2) if mirror < 0.5 else square
+
+
+def test_exact_batches_equal_a_plain_implementation_bit_for_bit(root: Path):
+    source = task(root).train
+    for (images, _), (_, indices, drawn) in zip(batches(source), source.requests(0, 0), strict=True):
+        paths = [source.pictures.paths[index] for index in indices]
+        expected = [plain_crop(path, 24, numbers) for path, numbers in zip(paths, drawn.tolist(), strict=True)]
+        assert torch.equal(images, torch.stack(expected))
+
+
+@pytest.mark.parametrize("changes", [{}, {"workers": 2}, {"cache": True}])
+def test_batches_arrive_in_channels_last_memory_format(root: Path, changes: dict):
+    made = task(root, **changes)
+    for source in (made.train, made.test):
+        formats = [images.is_contiguous(memory_format=torch.channels_last) for images, _ in source.batches(0, 0)]
+        assert len(formats) == source.steps()
+        assert all(formats)
 
 
 def test_a_picture_is_cropped_differently_in_each_epoch_and_for_each_seed(root: Path):
@@ -91,7 +121,7 @@ def test_loading_does_not_change_global_random_state(root: Path, workers: int):
 
 
 @pytest.mark.parametrize("harm", [cut_short, no_picture, empty, gone, pipe, link_to_a_device, folder, huge])
-@pytest.mark.parametrize("changes", [{}, {"workers": 2}, {"cache": True}])
+@pytest.mark.parametrize("changes", [{}, {"workers": 2}, {"cache": True}, {"decode": "scaled", "image_size": 12}])
 def test_a_damaged_file_is_logged_once_and_left_out(root: Path, harm, changes: dict, caplog: pytest.LogCaptureFixture):
     whole = task(root)
     broken = root / "pictures" / "train" / CLASSES[1] / f"{CLASSES[1]}_3.JPEG"
@@ -160,7 +190,7 @@ def test_a_batch_is_not_overwritten_while_it_is_in_use(root: Path):
 
 def test_the_death_of_a_worker_is_an_input_error(root: Path):
     class Deadly(Pictures):
-        def pixels(self, index: int) -> numpy.ndarray:
+        def pixels(self, index: int, choose: object) -> tuple[numpy.ndarray, Cut]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     source = task(root, workers=1).train

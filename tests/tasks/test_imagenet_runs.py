@@ -51,7 +51,7 @@ def test_a_damaged_picture_is_reported_on_the_terminal_and_the_run_continues(roo
     assert "1 of 21 pictures cannot be read" in refused.stderr
 
 
-def test_workers_and_cache_are_outside_a_runs_identity_and_the_image_size_is_inside(root: Path, invoke: Command):
+def test_workers_and_cache_are_outside_a_runs_identity_and_what_changes_pixels_is_inside(root: Path, invoke: Command):
     settings = (*RUN_SETTINGS, f"data_root={root}", "method=vanilla", "epochs=1")
     conditions = (
         "dataset.loader.workers=1",
@@ -60,10 +60,25 @@ def test_workers_and_cache_are_outside_a_runs_identity_and_the_image_size_is_ins
         "dataset.loader.tolerated_unreadable=0.5",
     )
     conditions += ("dataset.loader.max_megapixels=50",)
-    ways = ((), *((condition,) for condition in conditions), ("dataset.image_size=41",))
+    ways = (
+        (),
+        *((condition,) for condition in conditions),
+        ("dataset.image_size=41",),
+        ("dataset.decode=scaled", "dataset.loader.cache=false"),
+    )
     headers = [invoke(*settings, *way).stdout.splitlines()[0] for way in ways]
-    assert len(set(headers[:-1])) == 1
-    assert headers[-1] != headers[0]
+    assert len(set(headers[:-2])) == 1
+    assert len(set(headers[-3:])) == 3
+
+
+def test_decode_is_checked_before_a_run_and_suggested_where_it_is_looked_for(invoke: Command):
+    for setting, words in (
+        ("dataset.loader.decode=scaled", "there is no setting dataset.loader.decode; did you mean dataset.decode=scaled"),
+        ("dataset.decode=fast", "dataset.decode=fast: one of exact, scaled is expected"),
+    ):
+        refused = invoke("model=resnet50", setting)
+        assert refused.returncode == 2
+        assert words in refused.stderr
 
 
 def test_a_worker_that_outlives_its_run_does_not_hold_the_directory(tmp_path: Path):

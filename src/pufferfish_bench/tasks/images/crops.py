@@ -7,6 +7,7 @@ torch resizes eight-bit pixels in a third of Pillow's time.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy
 import torch
@@ -16,7 +17,18 @@ from torch import Tensor
 ASPECT = (3 / 4, 4 / 3)  # range of a random box's width / height
 ATTEMPTS = 10  # random boxes tried before the centre is used
 
+REDUCTIONS = (8, 4, 2)  # a JPEG decoder can decode at 1/8, 1/4 and 1/2 of the size
+
 Box = tuple[int, int, int, int]  # left, top, width, height
+
+
+class Cut(NamedTuple):
+    """What a crop takes from a picture. It depends on the picture's size only, so it is known before decoding."""
+
+    box: Box  # in pixels of the full-size picture
+    height: int  # the box is resized to this height and width; the crop is the centre of the result
+    width: int
+    mirror: bool = False
 
 
 class Crop:
@@ -25,8 +37,21 @@ class Crop:
     size: int
     numbers: int  # how many random numbers it needs, each uniform in [0, 1)
 
-    def __call__(self, pixels: numpy.ndarray, drawn: Sequence[float]) -> Tensor:
+    def cut(self, width: int, height: int, drawn: Sequence[float]) -> Cut:
+        """What to take from a picture of this size."""
         raise NotImplementedError
+
+    def square(self, pixels: numpy.ndarray, cut: Cut) -> Tensor:
+        """The crop, given the pixels of the cut's box. They may have been decoded at a reduced size."""
+        whole = resized(pixels, cut.height, cut.width)
+        top, left = (round((length - self.size) / 2) for length in whole.shape[1:])
+        square = whole[:, top : top + self.size, left : left + self.size]
+        return square.flip(2) if cut.mirror else square
+
+    def __call__(self, pixels: numpy.ndarray, drawn: Sequence[float]) -> Tensor:
+        height, width, _ = pixels.shape
+        cut = self.cut(width, height, drawn)
+        return self.square(inside(pixels, cut.box), cut)
 
 
 @dataclass(frozen=True)
@@ -37,12 +62,9 @@ class RandomCrop(Crop):
     area: tuple[float, float]  # smallest and largest share of the picture's area
     numbers = 3 + 2 * ATTEMPTS
 
-    def __call__(self, pixels: numpy.ndarray, drawn: Sequence[float]) -> Tensor:
-        height, width, _ = pixels.shape
+    def cut(self, width: int, height: int, drawn: Sequence[float]) -> Cut:
         mirror, *drawn = drawn
-        left, top, box_width, box_height = random_box(width, height, self.area, drawn)
-        square = resized(pixels[top : top + box_height, left : left + box_width], self.size, self.size)
-        return square.flip(2) if mirror < 0.5 else square
+        return Cut(random_box(width, height, self.area, drawn), self.size, self.size, mirror < 0.5)
 
 
 @dataclass(frozen=True)
@@ -52,12 +74,9 @@ class CentreCrop(Crop):
     size: int
     numbers = 0
 
-    def __call__(self, pixels: numpy.ndarray, drawn: Sequence[float]) -> Tensor:
-        height, width, _ = pixels.shape
+    def cut(self, width: int, height: int, drawn: Sequence[float]) -> Cut:
         shorter, side = min(height, width), self.size * 8 // 7
-        whole = resized(pixels, int(side * height / shorter), int(side * width / shorter))
-        top, left = (round((length - self.size) / 2) for length in whole.shape[1:])
-        return whole[:, top : top + self.size, left : left + self.size]
+        return Cut((0, 0, width, height), int(side * height / shorter), int(side * width / shorter))
 
 
 def random_box(width: int, height: int, area: tuple[float, float], drawn: Sequence[float]) -> Box:
@@ -77,7 +96,27 @@ def random_box(width: int, height: int, area: tuple[float, float], drawn: Sequen
     return (width - w) // 2, (height - h) // 2, w, h
 
 
+def inside(pixels: numpy.ndarray, box: Box) -> numpy.ndarray:
+    left, top, width, height = box
+    return pixels[top : top + height, left : left + width]
+
+
+def reduced(box: Box, reduction: int) -> Box:
+    """A box in the pixels of a reduced picture: each edge moves to the nearest pixel."""
+    left, top, width, height = box
+    edges = (left, top, left + width, top + height)
+    left, top, right, bottom = ((edge + reduction // 2) // reduction for edge in edges)
+    return left, top, right - left, bottom - top
+
+
+def largest_reduction(cut: Cut) -> int:
+    """The largest reduction at which the box has as many pixels as the crop in both directions, so that none is enlarged."""
+    _, _, width, height = cut.box
+    return next((by for by in REDUCTIONS if width >= by * cut.width and height >= by * cut.height), 1)
+
+
 def resized(pixels: numpy.ndarray, height: int, width: int) -> Tensor:
     """A picture (rows, columns, 3) resized to (3, height, width), bilinear with antialiasing."""
-    image = torch.from_numpy(pixels).permute(2, 0, 1)[None].contiguous(memory_format=torch.channels_last)
+    # the batch dimension comes before the permutation: only then does torch see a channels-last image, which it resizes faster
+    image = torch.from_numpy(numpy.ascontiguousarray(pixels))[None].permute(0, 3, 1, 2)
     return F.interpolate(image, (height, width), mode="bilinear", antialias=True)[0]

@@ -8,7 +8,7 @@ import stat
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,8 @@ from rich.progress import track
 
 from pufferfish_bench.base import cores
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.tasks.images import crops
+from pufferfish_bench.tasks.images.crops import Box, Cut
 from pufferfish_bench.training import memory
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
@@ -40,28 +42,38 @@ log = logging.getLogger(__name__)
 warnings.filterwarnings("ignore", module="PIL")  # unusual metadata in a few files does not matter
 
 
+Choose = Callable[[int, int], Cut]  # what to take from a picture of this width and height
+
+
 class Unreadable(Exception):
     """The file is not a picture, is damaged, or is too large."""
 
 
 class Pictures:
-    """Labelled pictures on disk, decoded on access. A picture of more than `max_megapixels` counts as unreadable."""
+    """Labelled pictures on disk, decoded on access. A picture of more than `max_megapixels` counts as unreadable.
 
-    def __init__(self, paths: Sequence[str], labels: Sequence[int], max_megapixels: float = math.inf):
+    If `scaled`, JPEG files are decoded at 1/2, 1/4 or 1/8 of their size where that leaves enough pixels.
+    """
+
+    def __init__(self, paths: Sequence[str], labels: Sequence[int], max_megapixels: float = math.inf, scaled: bool = False):
         self.paths = paths
         self.max_megapixels = max_megapixels
+        self.scaled = scaled
         self.labels = numpy.asarray(labels, dtype=numpy.int64)
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def pixels(self, index: int) -> numpy.ndarray:
-        """A picture as uint8 (height, width, 3), whatever the file's colour mode; raises Unreadable."""
-        return decode(self.paths[index], self.max_megapixels)
+    def pixels(self, index: int, choose: Choose) -> tuple[numpy.ndarray, Cut]:
+        """The pixels in the box of a cut, as uint8 (height, width, 3) whatever the file's colour mode, and the cut.
+
+        `choose` gets the picture's width and height. Raises Unreadable.
+        """
+        return decode(self.paths[index], choose, self.max_megapixels, self.scaled)
 
 
 class CachedPictures(Pictures):
-    """Pictures decoded once and kept in memory."""
+    """Pictures decoded once, at full size, and kept in memory."""
 
     def __init__(self, paths: Sequence[str], labels: Sequence[int], max_megapixels: float = math.inf):
         super().__init__(paths, labels, max_megapixels)
@@ -73,11 +85,17 @@ class CachedPictures(Pictures):
             decoding = pool.map(partial(decode_or_reason, max_megapixels=max_megapixels), paths)
             self.cached = list(track(decoding, f"decoding {folder}", len(paths), console=console, disable=quiet, transient=True))
 
-    def pixels(self, index: int) -> numpy.ndarray:
+    def pixels(self, index: int, choose: Choose) -> tuple[numpy.ndarray, Cut]:
         cached = self.cached[index]
         if isinstance(cached, str):  # the reason why it is unreadable
             raise Unreadable(cached)
-        return cached
+        height, width, _ = cached.shape
+        cut = choose(width, height)
+        return crops.inside(cached, cut.box), cut
+
+
+def whole(width: int, height: int) -> Cut:
+    return Cut((0, 0, width, height), height, width)
 
 
 def open_picture(path: str, max_megapixels: float = math.inf) -> Image.Image:
@@ -93,12 +111,15 @@ def open_picture(path: str, max_megapixels: float = math.inf) -> Image.Image:
     return picture
 
 
-def decode(path: str, max_megapixels: float = math.inf) -> numpy.ndarray:
-    """The RGB pixels of a file, converted from grey, CMYK or palette colours if necessary."""
+def decode(
+    path: str, choose: Choose = whole, max_megapixels: float = math.inf, scaled: bool = False
+) -> tuple[numpy.ndarray, Cut]:
+    """The RGB pixels in the box of a cut of a file, and the cut, which `choose` makes from the width and height."""
     for pause in (*PAUSES, None):
         try:
             with open_picture(path, max_megapixels) as picture:
-                return numpy.array(picture.convert("RGB"))
+                cut = choose(*picture.size)
+                return box_pixels(picture, cut.box, crops.largest_reduction(cut) if scaled else 1), cut
         except Unreadable:
             raise
         except Exception as error:  # Pillow's parsers raise exceptions of many types on damaged files
@@ -110,10 +131,23 @@ def decode(path: str, max_megapixels: float = math.inf) -> numpy.ndarray:
             time.sleep(pause)
 
 
+def box_pixels(picture: Image.Image, box: Box, reduction: int) -> numpy.ndarray:
+    """The RGB pixels in a box, converted from grey, CMYK or palette colours if necessary.
+
+    A JPEG is decoded at 1/`reduction` of its size; other formats can only be decoded at full size.
+    """
+    full = picture.size
+    if reduction > 1:
+        picture.draft(None, (full[0] // reduction, full[1] // reduction))
+    left, top, width, height = crops.reduced(box, reduction if picture.size != full else 1)
+    part = picture.crop((left, top, left + width, top + height))  # copying and converting only the box saves time
+    return numpy.array(part if part.mode == "RGB" else part.convert("RGB"))
+
+
 def decode_or_reason(path: str, max_megapixels: float) -> numpy.ndarray | str:
-    """The pixels, or the reason why they cannot be read."""
+    """The pixels of the whole picture, or the reason why they cannot be read."""
     try:
-        return decode(path, max_megapixels)
+        return decode(path, max_megapixels=max_megapixels)[0]
     except Unreadable as error:
         return str(error)
 

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Literal, get_args
 
 from PIL import Image
 
@@ -18,6 +20,8 @@ from pufferfish_bench.tasks.images.task import ImageClassification, check_batch_
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
+Decode = Literal["exact", "scaled"]
+
 
 def imagenet(
     *,
@@ -26,6 +30,7 @@ def imagenet(
     classes: Count,
     image_size: Count,
     crop_area: Sequence[float],
+    decode: Decode,
     label_smoothing: Share,
     batch_size: Count,
     test_batch_size: Count,
@@ -38,6 +43,7 @@ def imagenet(
     world: World,
 ) -> ImageClassification:
     """Classify the pictures in `root`/`folder`: all classes of ImageNet or some of them."""
+    check_decode(decode, cache)
     check_batch_sizes(batch_size, test_batch_size)
     if not isinstance(crop_area, Sequence) or len(crop_area) != 2 or not 0 < crop_area[0] <= crop_area[1] <= 1:
         raise InputError(f"dataset.crop_area={crop_area} must be two numbers with 0 < smallest <= largest <= 1")
@@ -52,7 +58,7 @@ def imagenet(
     parts = image_folder.train_and_val(Path(root) / folder, classes)
     if cache:
         image_folder.check_cache_fits([path for paths, _ in parts for path in paths], max_megapixels)
-    dataset = CachedPictures if cache else Pictures
+    dataset = CachedPictures if cache else partial(Pictures, scaled=decode == "scaled")
     train, test = (dataset(*part, max_megapixels=max_megapixels) for part in parts)
     loading = {"workers": workers, "prefetch": prefetch, "tolerated": tolerated_unreadable, "world": world}
     return ImageClassification(
@@ -60,3 +66,14 @@ def imagenet(
         test=Loader(test, CentreCrop(image_size), batch_size=test_batch_size, seed=None, **loading),
         classes=classes, mean=MEAN, std=STD, label_smoothing=label_smoothing, top=(5,), world=world,
     )  # fmt: skip
+
+
+def check_decode(decode: str, cache: bool) -> None:
+    """Refuse an unknown word, and scaled decoding of cached pictures: the cache must not change a pixel."""
+    if decode not in get_args(Decode):
+        raise InputError(f"dataset.decode={decode} is not known; allowed: {', '.join(get_args(Decode))}")
+    if decode == "scaled" and cache:
+        raise InputError(
+            "dataset.decode=scaled does not work with dataset.loader.cache=true, which keeps pictures decoded at full size: "
+            "use dataset.loader.cache=false, or dataset.decode=exact"
+        )

@@ -4,6 +4,7 @@ import logging
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from functools import partial
 
 import numpy
 import torch
@@ -39,11 +40,11 @@ class CropDataset(Dataset):
         labels, unreadable = [], {}
         for index, numbers in zip(indices.tolist(), drawn.tolist(), strict=True):
             try:
-                pixels = self.pictures.pixels(index)
+                pixels, cut = self.pictures.pixels(index, partial(self.crop.cut, drawn=numbers))
             except Unreadable as error:
                 unreadable[self.pictures.paths[index]] = str(error)
                 continue
-            self.slots[slot, len(labels)] = self.crop(pixels, numbers)
+            self.slots[slot, len(labels)] = self.crop.square(pixels, cut)
             labels.append(self.pictures.labels[index])
         return slot, torch.tensor(labels, dtype=torch.int64), unreadable
 
@@ -77,9 +78,10 @@ class Loader(Source):
         self.device = world.device
         self.unreadable: dict[str, str] = {}
         # one slot more than batches in preparation, for the batch in use
-        self.slots = torch.empty(workers * prefetch + 1, batch_size, 3, crop.size, crop.size, dtype=torch.uint8)
+        slots = torch.empty(workers * prefetch + 1, batch_size, crop.size, crop.size, 3, dtype=torch.uint8)
         if workers:
-            move_to_shared_memory(self.slots)
+            move_to_shared_memory(slots)
+        self.slots = slots.permute(0, 1, 4, 2, 3)  # channels-last in memory, as pictures are decoded
         count = len(pictures)
         if seed is not None:
             self.slices = sharding.training_batches(count, batch_size, rank=world.rank, size=world.size)
