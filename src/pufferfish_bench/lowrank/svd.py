@@ -30,11 +30,11 @@ def truncated_svd(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
 
 def full_svd(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor, float]:
     """U, S and Vh up to `rank` by torch's SVD, and the sum of all squared singular values."""
+    if not matrix.isfinite().all():  # solvers may return NaN instead of failing
+        raise InputError("the weights are not finite: training had diverged before the factorisation")
     try:
         U, S, Vh = torch.linalg.svd(matrix, full_matrices=False)
     except torch.linalg.LinAlgError:  # a GPU's solver may fail to converge where LAPACK does not
-        if not matrix.isfinite().all():
-            raise InputError("the weights are not finite: training had diverged before the factorisation") from None
         U, S, Vh = (factor.to(matrix.device) for factor in torch.linalg.svd(matrix.cpu(), full_matrices=False))
     return U[:, :rank], S[:rank], Vh[:rank], float(S.double().square().sum())
 
