@@ -132,8 +132,13 @@ class Operation:
 class Surgery:
     """A change to the model at the start of a phase."""
 
+    collective = False  # `operate` is called on all ranks, which share the work through `run.world`
+
     def operate(self, run: Run) -> Operation:
         """Change `run.model` in place. Called on rank 0 only; the others call `replay` and receive the tensors.
+
+        If `collective`, called on all ranks, and must give their models the same structure. The tensors and the operation of
+        rank 0 count.
 
         `run.optimizer` is still that of the phase before, or not set if this is the first phase.
         """

@@ -304,6 +304,22 @@ def test_when_a_rank_is_killed_the_job_ends_with_an_error_message_and_resumes_to
     assert_same_run(tmp_path / "run", whole)
 
 
+def test_a_run_that_is_killed_after_the_factorisation_resumes_to_the_same_end(tmp_path: Path):
+    words = ("method=pufferfish", *LONG, "warmup_epochs=1")
+    done = run_ranks(tmp_path, "pufferfish_bench", *words, "run_dir=whole")
+    assert done.returncode == 0, done.stderr
+    process = start(tmp_path, *words, "run_dir=run")
+    wait_for(tmp_path / "run" / EPOCHS, process, lines=2)
+    for rank in ranks_of(process):
+        os.kill(rank, signal.SIGKILL)
+    process.communicate(timeout=120)
+    assert read_rows(tmp_path / "run" / EPOCHS)[-1]["phase"] == "low_rank"
+    done = run_ranks(tmp_path, "pufferfish_bench", *words, "run_dir=run")
+    assert done.returncode == 0, done.stderr
+    assert "resuming in epoch" in done.stdout
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
 def test_ranks_restarted_by_torchrun_after_rank_0_and_then_rank_1_were_killed_finish_the_run(tmp_path: Path, whole: Path):
     process = start(tmp_path, "method=powersgd", *LONG, "run_dir=run", restarts=2)
     for victim in (0, 1):

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from pufferfish_bench.distributed.world import World, single_process
+from pufferfish_bench.lowrank.lstm import LSTM
 from pufferfish_bench.tasks.images.task import ImageClassification
 from pufferfish_bench.tasks.images.tensor_images import task_from_tensors
 from pufferfish_bench.training import triggers
@@ -41,6 +42,20 @@ class Plain(nn.Module):
         return self.fc2(self.fc1(self.conv(images).relu().flatten(1)).relu())
 
 
+def every_kind_of_layer() -> nn.Module:
+    """Layers of each kind and of several sizes, one of them in channels-last format, with random biases; always the same."""
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(8, 12, 3).to(memory_format=torch.channels_last), nn.Linear(20, 20), nn.Linear(60, 16, bias=False),
+        LSTM(10, 12), nn.Conv1d(6, 30, 2), nn.BatchNorm1d(30), nn.Linear(9, 40),
+    )  # fmt: skip
+    for name, parameter in model.named_parameters():
+        if "bias" in name:
+            nn.init.normal_(parameter)
+    return model
+
+
+TO_FACTORISE = {"0": 4, "1": 5, "2": 6, "3": 3, "4": 7, "6": 9}  # ranks for every_kind_of_layer
 TINY_LAYERS = {"keep": ["conv1", "fc2"], "first": None, "rank_ratio": 0.5, "ranks": {}}
 # what Pufferfish needs besides warmup_epochs, start and momentum
 PUFFERFISH = {

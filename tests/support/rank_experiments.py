@@ -1,4 +1,4 @@
-"""What two ranks do together, for test_workers.py: each experiment takes the world and an empty folder of its own.
+"""What two ranks do together: each experiment takes the world and an empty folder of its own.
 
 It returns tensors and plain data, which the test of that experiment checks. tests/support/ranks.py runs them.
 """
@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.core import Method, Run
+from pufferfish_bench.distributed import factorisation
 from pufferfish_bench.distributed.surgery import fingerprint
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.methods.eb_train import EBTrain
@@ -25,8 +27,9 @@ from pufferfish_bench.trainer import Stopped
 from pufferfish_bench.training import checkpoints
 from pufferfish_bench.training.checkpoints import Checkpoints
 from tests.support import training
-from tests.support.nets import PUFFERFISH, Plain, TinyNet, tiny_task
+from tests.support.nets import PUFFERFISH, TO_FACTORISE, Plain, TinyNet, every_kind_of_layer, tiny_task
 from tests.support.reducers import REDUCERS, attached, reducer_named
+from tests.support.solvers import Solvers
 
 BATCH = 8  # of all ranks together
 FLAT = [name for name in REDUCERS if not name.startswith("ddp")]
@@ -197,6 +200,54 @@ def memory_under_ddp(world: World, folder: Path) -> dict[str, Any]:
     return weighed | {"final": sum(p.nbytes for p in run.model.parameters())}
 
 
+def shared_factorisation(world: World, folder: Path) -> dict[str, Any]:
+    """A model factorised by all ranks together: its tensors, what is recorded, and what this rank computed."""
+    model = every_kind_of_layer()
+    for parameter in model.parameters():
+        world.broadcast([parameter.detach()])
+    with Solvers() as solvers:
+        done = factorisation.factorise(world, model, TO_FACTORISE)
+    last = model.get_submodule("0.u").weight.is_contiguous(memory_format=torch.channels_last)
+    return {"tensors": model.state_dict(), "done": done, "solved": solvers.calls, "channels_last": last}
+
+
+def carried_momentum(world: World, folder: Path) -> dict[str, Any]:
+    """Pufferfish that keeps its momentum: the state after the switch, the record of it, and hashes of whole and resumed runs."""
+    noted = {}
+
+    class Noted(Pufferfish):
+        def phase_started(self, run: Run) -> None:
+            super().phase_started(run)
+            if run.phase.name == "low_rank":
+                names = {p: name for name, p in run.model.named_parameters()}
+                noted["momentum"] = {names[p]: state["momentum_buffer"].clone() for p, state in run.optimizer.state.items()}
+                noted["operation"] = run.operations[-1]
+
+    method = partial(Noted, warmup_epochs=1, start="svd", momentum="carry", **PUFFERFISH)
+    go = partial(final_hash, world, reducer="allreduce")
+    hashes = [go(folder / "whole", method=method())]
+    after_the_switch = dict(noted)
+    assert go(folder / "stopped", method=method(), stop_after=10 if world.rank == 1 else None) is None
+    hashes.append(go(folder / "stopped", method=method()))
+    return after_the_switch | {"hashes": hashes}
+
+
+def diverged_layer(world: World, folder: Path, layer: str) -> str:
+    """The error message when one layer is not finite at the switch: only one rank factorises it."""
+
+    class Diverging(Pufferfish):
+        def after_epoch(self, run: Run) -> dict[str, float]:
+            row = super().after_epoch(run)
+            run.model.get_submodule(layer).weight.detach().view(-1)[3] = torch.nan
+            return row
+
+    try:
+        train(world, folder, reducer="allreduce", method=Diverging(warmup_epochs=1, start="svd", momentum="fresh", **PUFFERFISH))
+    except InputError as error:
+        return str(error)
+    return "no error"
+
+
 EXPERIMENTS: dict[str, Callable[[World, Path], Any]] = {
     **{f"reduction-{name}": partial(reduction, name=name) for name in FLAT},
     **{f"joined_batch-{name}": partial(joined_batch, name=name) for name in ("allreduce", "ddp")},
@@ -210,3 +261,10 @@ EXPERIMENTS: dict[str, Callable[[World, Path], Any]] = {
         )
     },
 }  # fmt: skip
+
+# for test_factorisation.py
+FACTORISATION: dict[str, Callable[[World, Path], Any]] = {
+    "shared_factorisation": shared_factorisation,
+    "carried_momentum": carried_momentum,
+    **{f"diverged-{layer}": partial(diverged_layer, layer=layer) for layer in ("conv2", "fc1")},
+}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pufferfish_bench.distributed.world import join
-from tests.support.rank_experiments import EXPERIMENTS
+from tests.support.rank_experiments import EXPERIMENTS, FACTORISATION
 from tests.support.torchrun import RANKS, run_ranks
 
 
@@ -47,7 +47,7 @@ def run_experiments(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         (folder / name).mkdir(exist_ok=True)
         try:
-            result = EXPERIMENTS[name](world, folder / name)
+            result = (EXPERIMENTS | FACTORISATION)[name](world, folder / name)
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()

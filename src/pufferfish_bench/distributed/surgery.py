@@ -1,4 +1,4 @@
-"""Runs a phase's surgery on all ranks: rank 0 operates, and all ranks end up with the same weights."""
+"""Runs a phase's surgery: rank 0 operates, or all ranks together, and all ranks end up with the same weights."""
 
 import hashlib
 import time
@@ -14,7 +14,8 @@ from pufferfish_bench.core import Operation, Phase, Run
 def operate(run: Run) -> dict[str, dict[str, Any]]:
     """Do the phase's surgery, time it and add it to `run.operations`; return the state for the next optimizer.
 
-    Rank 0 operates. The others replay the structure and receive the tensors, so that ranks need not compute equal SVDs.
+    Unless the surgery is collective, rank 0 operates and the others replay the structure. In both cases all ranks receive the
+    tensors of rank 0, so that they need not compute equal bits.
     """
     phase, world = run.phase, run.world
     if phase.surgery is None:
@@ -22,8 +23,10 @@ def operate(run: Run) -> dict[str, dict[str, Any]]:
         return {}
     world.synchronise()
     start = time.perf_counter()
-    operation: Operation = world.broadcast_object(on_cpu(phase.surgery.operate(run)) if world.rank == 0 else None)
-    if world.rank > 0:
+    collective = phase.surgery.collective
+    own = on_cpu(phase.surgery.operate(run)) if collective or world.rank == 0 else None
+    operation: Operation = world.broadcast_object(own)
+    if own is None:
         phase.surgery.replay(run.model, operation.details)
     world.broadcast(run.model.state_dict().values())
     world.synchronise()

@@ -60,16 +60,16 @@ class World:
             return gathered
         return gathered.copy_(tensor[None])
 
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by that of rank 0."""
+    def broadcast(self, tensors: Iterable[Tensor], source: int = 0) -> None:
+        """Replace each tensor by that of rank `source`."""
         if self.size > 1:
             for tensor in tensors:
                 self.arrive()
                 if tensor.is_contiguous():
-                    dist.broadcast(tensor, 0)
+                    dist.broadcast(tensor, source)
                 else:
                     dense = tensor.contiguous()
-                    dist.broadcast(dense, 0)
+                    dist.broadcast(dense, source)
                     tensor.copy_(dense)
 
     def average(self, tensors: Iterable[Tensor]) -> None:

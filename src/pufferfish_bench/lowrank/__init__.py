@@ -19,20 +19,24 @@ The other names are parts of these. nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d a
 from pufferfish_bench.lowrank.choice import Choice, arguments, check, choose, growth, rank_of
 from pufferfish_bench.lowrank.factorise import (
     chain_rule,
+    empty_factors,
+    factorisation_work,
     factorise,
     factorise_layer,
+    factorise_layers,
     merge,
     merge_layer,
     random_factors,
     replace,
+    replace_all,
     restructure,
     stable_rank,
-    truncated_svd,
 )
 from pufferfish_bench.lowrank.layers import FactoredLayer, Layer, LowRank, get_layer, matrix_shape
+from pufferfish_bench.lowrank.svd import truncated_svd
 
 __all__ = [
-    "Choice", "FactoredLayer", "Layer", "LowRank", "arguments", "chain_rule", "check", "choose", "factorise", "factorise_layer",
-    "get_layer", "growth", "matrix_shape", "merge", "merge_layer", "random_factors", "rank_of", "replace", "restructure",
-    "stable_rank", "truncated_svd",
+    "Choice", "FactoredLayer", "Layer", "LowRank", "arguments", "chain_rule", "check", "choose", "empty_factors",
+    "factorisation_work", "factorise", "factorise_layer", "factorise_layers", "get_layer", "growth", "matrix_shape", "merge",
+    "merge_layer", "random_factors", "rank_of", "replace", "replace_all", "restructure", "stable_rank", "truncated_svd",
 ]  # fmt: skip

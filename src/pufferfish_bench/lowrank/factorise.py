@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.lowrank.choice import check
 from pufferfish_bench.lowrank.layers import FactoredLayer, Layer, LowRank, get_layer
 from pufferfish_bench.lowrank.lstm import LSTM, LowRankLSTM, gate_matrices
+from pufferfish_bench.lowrank.svd import svd_work, truncated_svd
 
 # memory formats of images and volumes, by the number of dimensions of a weight
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -31,13 +31,21 @@ def factorise(model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str,
     it took. If a layer cannot be factorised, an InputError says why and the model is unchanged.
     """
     check(model, ranks)
-    done, factored = {}, {}
+    factored, done = factorise_layers(model, ranks)
+    replace_all(model, factored)
+    return done
+
+
+def factorise_layers(
+    model: nn.Module, ranks: Mapping[str, int]
+) -> tuple[dict[str, FactoredLayer], dict[str, dict[str, float]]]:  # fmt: skip
+    """The truncated SVD of each layer, and what `factorise` returns; does not change the model."""
+    factored, done = {}, {}
     for name, rank in ranks.items():
         start = time.perf_counter()
         factored[name], energy = factorise_layer(get_layer(model, name), rank)
         done[name] = {"rank": rank, "energy": energy, "seconds": time.perf_counter() - start}
-    replace_all(model, factored)
-    return done
+    return factored, done
 
 
 def restructure(
@@ -82,26 +90,9 @@ def stable_rank(layer: Layer) -> float:
     return sum(ranks) / len(ranks)
 
 
-def truncated_svd(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
-    """The best factors u (rank, in) and v (out, rank) of a matrix, and the fraction of its energy they keep."""
-    matrix = weight.detach().flatten(1).to(torch.promote_types(weight.dtype, torch.float32))
-    try:
-        U, S, Vh = torch.linalg.svd(matrix, full_matrices=False)
-    except torch.linalg.LinAlgError:  # a GPU's solver may fail to converge where LAPACK does not
-        if not matrix.isfinite().all():
-            raise InputError("the weights are not finite: training had diverged before the factorisation") from None
-        U, S, Vh = (factor.to(matrix.device) for factor in torch.linalg.svd(matrix.cpu(), full_matrices=False))
-    root = S[:rank].sqrt()
-    v = U[:, :rank] * root  # (out, rank): each factor takes sqrt(S)
-    u = root[:, None] * Vh[:rank]  # (rank, in)
-    energy = S.double().square()
-    kept = float(energy[:rank].sum() / energy.sum()) if energy.sum() > 0 else 1.0
-    return u.to(weight.dtype), v.to(weight.dtype), kept
-
-
 def factorise_layer(layer: Layer, rank: int) -> tuple[FactoredLayer, float]:
     """The truncated SVD of one layer, and the fraction of its energy that it keeps."""
-    factored = random_factors(layer, rank)
+    factored = empty_factors(layer, rank)
     if isinstance(layer, LSTM):
         assert isinstance(factored, LowRankLSTM)
         return factored, fill_by_svd(factored, layer)
@@ -132,8 +123,17 @@ def fill_by_svd(factored: LowRankLSTM, layer: LSTM) -> float:
 
 def random_factors(layer: Layer, rank: int) -> FactoredLayer:
     """A low-rank layer for the same inputs and outputs, on the same device, with random weights."""
+    return new_factors(layer, rank, next(layer.parameters()).device)
+
+
+def empty_factors(layer: Layer, rank: int) -> FactoredLayer:
+    """As `random_factors`, with weights and biases that are not initialised: draws no random numbers."""
+    return new_factors(layer, rank, torch.device("meta")).to_empty(device=next(layer.parameters()).device)
+
+
+def new_factors(layer: Layer, rank: int, device: torch.device) -> FactoredLayer:
     first = next(layer.parameters())
-    like: dict[str, Any] = {"device": first.device, "dtype": first.dtype}
+    like: dict[str, Any] = {"device": device, "dtype": first.dtype}
     if isinstance(layer, LSTM):
         return LowRankLSTM(layer.input_size, layer.hidden_size, rank, **like).requires_grad_(first.requires_grad)
     bias = layer.bias is not None
@@ -179,6 +179,12 @@ def merge_lstm(layer: LowRankLSTM) -> LSTM:
     with torch.no_grad():
         merged.bias_ih_l0.copy_(layer.bias.flatten())
     return merged
+
+
+def factorisation_work(layer: Layer) -> int:
+    """The time of a layer's factorisation in arbitrary units, to share layers out evenly."""
+    matrices = gate_matrices(layer).values() if isinstance(layer, LSTM) else [layer.weight.flatten(1)]
+    return sum(svd_work((matrix.shape[0], matrix.shape[1])) for matrix in matrices)
 
 
 def geometry(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pufferfish_bench import lowrank
 from pufferfish_bench.base.console import RANK
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.core import Method, Operation, Phase, Reducer, Run, Surgery
+from pufferfish_bench.distributed import factorisation
 from pufferfish_bench.lowrank.lstm import LSTM
 from pufferfish_bench.training.triggers import Trigger
 from pufferfish_bench.training.warmup_monitor import WarmupMonitor
@@ -106,7 +107,9 @@ class Pufferfish(Method):
 
 
 class FactoriseBySVD(Surgery):
-    """Replaces each chosen layer by its truncated SVD."""
+    """Replaces each chosen layer by its truncated SVD; the layers are shared out over ranks."""
+
+    collective = True
 
     def __init__(
         self, *, choose: Callable[[nn.Module], lowrank.Choice], reason: Callable[[Run], str], carry_momentum: bool
@@ -118,23 +121,25 @@ class FactoriseBySVD(Surgery):
     def operate(self, run: Run) -> Operation:
         choice = self.choose(run.model)
         momenta = momentum_of(run.optimizer, run.model) if self.carry_momentum and run.phase_index > 0 else {}
-        if not choice.ranks:
+        if not choice.ranks and RANK == 0:
             log.warning("no layer is smaller at its stable rank: the model stays dense (method.ranks=ratio would factorise it)")
-        details = {"layers": self.change(run.model, choice.ranks), "left": choice.left, "note": self.reason(run)}
+        details = {"layers": self.change(run, choice.ranks), "left": choice.left, "note": self.reason(run)}
         return Operation(details, carried_momentum(momenta, run.model))
 
-    def change(self, model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        return lowrank.factorise(model, ranks)
+    def change(self, run: Run, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
+        return factorisation.factorise(run.world, run.model, ranks)
 
     def replay(self, model: nn.Module, details: dict[str, Any]) -> None:
         lowrank.restructure(model, {name: layer["rank"] for name, layer in details["layers"].items()})
 
 
 class FactoriseAtRandom(FactoriseBySVD):
-    """Replaces each chosen layer by random factors, drawn by the model's own initialisation."""
+    """Replaces each chosen layer by random factors, drawn by the model's own initialisation, on rank 0."""
 
-    def change(self, model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        return lowrank.restructure(model, ranks, getattr(model, "initialise", None))
+    collective = False
+
+    def change(self, run: Run, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
+        return lowrank.restructure(run.model, ranks, getattr(run.model, "initialise", None))
 
 
 SURGERIES = {"svd": FactoriseBySVD, "random": FactoriseAtRandom}  # by method.start
