@@ -127,6 +127,6 @@ for channels in range(1, 16):
 
 
 def test_strided_1x1_convolutions_of_few_channels_do_not_crash_the_process():
-    """Without the exception for such layers glibc ends the process, for example with `free(): invalid size`. Needs two threads."""
+    """Without the exception glibc ends the process, for example with `free(): invalid size`. Needs two threads."""
     done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
