@@ -1,7 +1,7 @@
 """LSTM layers: torch's own with one bias, and one in which every gate matrix is the product of two thinner ones.
 
-The low-rank layer is fast because it batches: the inputs of all time steps pass both factors before the loop, the four gates of
-a step are one batched product, and the gradients of the weights are one product over all steps.
+The low-rank layer is fast because it batches: the inputs of all time steps pass both factors before the loop, the four `u` of a
+step are one product, and the gradients of the weights are one product over all steps. Large products go to oneDNN (products.py).
 """
 
 from collections.abc import Callable
@@ -9,8 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from pufferfish_bench.lowrank.products import linear, linear_onednn, linears, packed, uses_onednn
 
 GATES = 4  # input, forget, cell, output: torch's order
+NON_LINEARITIES = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
 State = tuple[Tensor, Tensor]  # h and c, each (batch, hidden)
 
 
@@ -64,61 +68,110 @@ class LowRankLSTM(nn.Module):
         return without_autocast(self.looped, x, state, self.bias.dtype)
 
     def looped(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        time, batch, _ = x.shape
-        projected = x.flatten(0, 1) @ self.u_ih.flatten(0, 1).t()  # (time * batch, gates * rank)
-        projected = projected.view(time * batch, GATES, -1).transpose(0, 1)
-        gates = torch.baddbmm(self.bias[:, None], projected, self.v_ih.transpose(1, 2))
-        gates = gates.view(GATES, time, batch, self.hidden).transpose(0, 1)
-        outputs, h, c = Recurrence.apply(gates, self.u_hh, self.v_hh, *state)
+        outputs, h, c = Recurrence.apply(x, self.u_ih, self.v_ih, self.bias, self.u_hh, self.v_hh, *state)
         return outputs, (h, c)
 
 
 class Recurrence(torch.autograd.Function):
-    """The loop over time. `gates` is the contribution of the inputs to the gates of all steps."""
+    """The whole layer: the inputs of all steps through both factors, the loop over time, and the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, u: Tensor, v: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        time, _, batch, hidden = gates.shape
-        down, up = u.transpose(1, 2), v.transpose(1, 2)
-        hs, cs = gates.new_empty(2, time + 1, batch, hidden)
+    def forward(
+        ctx: Any, x: Tensor, u_ih: Tensor, v_ih: Tensor, bias: Tensor, u_hh: Tensor, v_hh: Tensor, h: Tensor, c: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        time, batch, _ = x.shape
+        _, hidden, rank = v_hh.shape
+        inner = x.new_empty(GATES, time, batch, 2 * rank)  # between the factors: of the hidden state, then of the input
+        projected = by_gate(linear(x.flatten(0, 1), u_ih.flatten(0, 1)))
+        inner[..., rank:] = projected.unflatten(1, (time, batch))
+        of_inputs = [y.unflatten(0, (time, batch)) for y in linears(projected, v_ih, bias)]
+        hs, cs = x.new_empty(2, time + 1, batch, hidden)
         hs[0], cs[0] = h, c
-        opened = torch.empty_like(gates, memory_format=torch.contiguous_format)  # the gates after their non-linearities
-        squashed = gates.new_empty(time, batch, hidden)  # tanh(c)
-        inner = gates.new_empty(time, GATES, batch, u.shape[1])  # between the factors
-        for t in range(time):
-            torch.bmm(hs[t].expand(GATES, -1, -1), down, out=inner[t])
-            torch.baddbmm(gates[t], inner[t], up, out=opened[t])
-            i, f, g, o = opened[t]
-            opened[t, :2].sigmoid_()
-            g.tanh_()
-            o.sigmoid_()
-            torch.mul(f, cs[t], out=cs[t + 1]).addcmul_(i, g)
-            torch.mul(o, torch.tanh(cs[t + 1], out=squashed[t]), out=hs[t + 1])
-        ctx.save_for_backward(u, v, hs, cs, opened, squashed, inner)
+        opened = x.new_empty(time, GATES, batch, hidden)  # the gates after their non-linearities
+        squashed = x.new_empty(time, batch, hidden)  # tanh(c)
+        gates = (FusedGates if uses_onednn(hs[0], batch * hidden * rank) else BatchedGates)(u_hh, v_hh, of_inputs)
+        steps = zip(inner[..., :rank].unbind(1), opened, squashed, hs, hs[1:], cs, cs[1:], strict=False)
+        for t, (between, opening, squash, h, next_h, c, next_c) in enumerate(steps):
+            i, f, g, o = gates.compute(t, h, between, opening)
+            torch.mul(f, c, out=next_c).addcmul_(i, g)
+            torch.mul(o, torch.tanh(next_c, out=squash), out=next_h)
+        ctx.save_for_backward(x, u_ih, v_ih, u_hh, v_hh, inner, hs, cs, opened, squashed)
         return hs[1:], hs[-1].clone(), cs[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, d_outputs: Tensor, d_h: Tensor, d_c: Tensor) -> tuple[Tensor, ...]:
-        u, v, hs, cs, opened, squashed, inner = ctx.saved_tensors
-        time = len(opened)
-        i, f, g, o = opened.unbind(1)
-        # computed for all steps at once: the derivative of each gate, later multiplied by d_c (output gate: d_h)
-        d_gates = torch.stack([g * i * (1 - i), cs[:-1] * f * (1 - f), i * (1 - g * g), squashed * o * (1 - o)], 1)
-        through = o * (1 - squashed * squashed)  # from d_h into d_c
-        d_inner = torch.empty_like(inner)
-        d_h, d_c = d_h.clone(), d_c.clone()
-        v, u = by_columns(v), by_columns(u)
-        for t in reversed(range(time)):
-            d_h += d_outputs[t]
-            d_c.addcmul_(d_h, through[t])
-            d_gates[t, :3] *= d_c
-            d_gates[t, 3] *= d_h
-            d_c *= f[t]
-            torch.bmm(d_gates[t], v, out=d_inner[t])
-            torch.sum(torch.bmm(d_inner[t], u), 0, out=d_h)
-        d_u = torch.bmm(by_gate(d_inner).transpose(1, 2), hs[:-1].flatten(0, 1).expand(GATES, -1, -1))
-        d_v = torch.bmm(by_gate(d_gates).transpose(1, 2), by_gate(inner))
-        return d_gates, d_u, d_v, d_h, d_c
+    @once_differentiable
+    def backward(ctx: Any, d_outputs: Tensor, d_h: Tensor, d_c: Tensor) -> tuple[Tensor | None, ...]:
+        x, u_ih, v_ih, u_hh, v_hh, inner, hs, cs, opened, squashed = ctx.saved_tensors
+        rank = v_hh.shape[2]
+        d_gates, through = gate_derivatives(opened, cs[:-1], squashed)
+        d_inner = x.new_empty(*x.shape[:2], GATES * rank)
+        d_h, d_c = d_h + d_outputs[-1], d_c.clone()
+        u, v = u_hh.flatten(0, 1).t(), v_hh.transpose(1, 2)
+        of_c, of_h, forget = d_gates[:3].unbind(1), d_gates[3], opened[:, 1]
+        earlier = (None, *d_outputs[:-1])  # the gradient that the outputs add to d_h of the step before
+        steps = [*zip(d_gates.unbind(1), of_c, of_h, d_inner, through, forget, earlier, strict=True)]
+        for d_gate, by_c, by_h, d_between, into_c, f, before in reversed(steps):
+            d_c.addcmul_(d_h, into_c)
+            by_c *= d_c
+            by_h *= d_h
+            d_c *= f
+            torch.cat(linears(d_gate, v), 1, out=d_between)
+            d_h = linear(d_between, u, before)
+        d_gates, d_inner = d_gates.flatten(1, 2), d_inner.flatten(0, 1)
+        d_u_hh = linear(d_inner.t(), hs[:-1].flatten(0, 1).t())
+        d_v = linears(d_gates.transpose(1, 2), inner.flatten(1, 2).transpose(1, 2))
+        d_v_hh, d_v_ih = (torch.stack([both[:, part] for both in d_v]) for part in (slice(rank), slice(rank, None)))
+        d_projected = torch.cat(linears(d_gates, v_ih.transpose(1, 2)), 1)
+        d_u_ih = linear(d_projected.t(), x.flatten(0, 1).t())
+        d_x = linear(d_projected, u_ih.flatten(0, 1).t()).view_as(x) if ctx.needs_input_grad[0] else None
+        return d_x, d_u_ih.view_as(u_ih), d_v_ih, d_gates.sum(1), d_u_hh.view_as(u_hh), d_v_hh, d_h, d_c
+
+
+class BatchedGates:
+    """The four gates of a step as one batched product. `of_inputs` has what the inputs add to each gate at all steps."""
+
+    def __init__(self, u: Tensor, v: Tensor, of_inputs: list[Tensor]):
+        self.u, self.v = u.flatten(0, 1), v.transpose(1, 2)
+        self.of_inputs = torch.stack(of_inputs, 1)
+
+    def compute(self, t: int, h: Tensor, inner: Tensor, gates: Tensor) -> Tensor:
+        """Write u @ h into `inner` (gates, batch, rank), and the gates after their non-linearities into `gates`."""
+        inner.copy_(by_gate(linear(h, self.u)))
+        torch.baddbmm(self.of_inputs[t], inner, self.v, out=gates)
+        gates[:2].sigmoid_()
+        gates[2].tanh_()
+        gates[3].sigmoid_()
+        return gates
+
+
+class FusedGates:
+    """Each gate of a step as one call of oneDNN, for large layers on a CPU. The weights are packed once for all steps."""
+
+    def __init__(self, u: Tensor, v: Tensor, of_inputs: list[Tensor]):
+        batch = of_inputs[0].shape[1]
+        self.u, self.v = packed(u.flatten(0, 1), batch), [packed(matrix, batch) for matrix in v]
+        self.of_inputs = [*zip(*of_inputs, strict=True)]
+
+    def compute(self, t: int, h: Tensor, inner: Tensor, gates: Tensor) -> Tensor:
+        """As BatchedGates.compute."""
+        parts = by_gate(linear_onednn(h, self.u)).contiguous()
+        inner.copy_(parts)
+        terms = zip(parts, self.v, self.of_inputs[t], gates, NON_LINEARITIES, strict=True)
+        for part, v, of_input, gate, non_linearity in terms:
+            non_linearity(linear_onednn(part, v, of_input), out=gate)
+        return gates
+
+
+def gate_derivatives(gates: Tensor, c: Tensor, squashed: Tensor) -> tuple[Tensor, Tensor]:
+    """The derivative of each gate (gates, time, batch, hidden), to be multiplied by d_c (output gate: d_h), and of d_c by d_h."""
+    i, f, g, o = gates.unbind(1)
+    derivatives = gates.new_empty(GATES, *c.shape)
+    of_sigmoid, of_tanh = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+    of_sigmoid(g, i, grad_input=derivatives[0])
+    of_sigmoid(c, f, grad_input=derivatives[1])
+    of_tanh(i, g, grad_input=derivatives[2])
+    of_sigmoid(squashed, o, grad_input=derivatives[3])
+    return derivatives, of_tanh(o, squashed)
 
 
 def without_autocast(
@@ -132,13 +185,8 @@ def without_autocast(
 
 
 def by_gate(x: Tensor) -> Tensor:
-    """(time, gates, batch, features) as (gates, time * batch, features)."""
-    return x.transpose(0, 1).reshape(GATES, -1, x.shape[-1])
-
-
-def by_columns(matrices: Tensor) -> Tensor:
-    """The same matrices in column-major order: BLAS is faster with them as right factors of matrices with few rows."""
-    return matrices.transpose(1, 2).contiguous().transpose(1, 2)
+    """(rows, gates * features) as (gates, rows, features)."""
+    return x.view(len(x), GATES, -1).transpose(0, 1)
 
 
 def gate_matrices(layer: nn.Module) -> dict[tuple[str, int], Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pufferfish_bench.base.ranges import Count, Decay
 from pufferfish_bench.lowrank.lstm import LSTM, State, gate_matrices
 
-LOGITS = 2**21  # computed at a time on a CPU
+LOGITS = 2**23  # computed at a time on a CPU: with fewer, each part adds a gradient of the whole decoder too often
 
 
 class LanguageModel(nn.Module):
