@@ -76,9 +76,9 @@ def test_powersgd_matches_the_algorithm_of_its_paper(outcomes: Outcomes):
     place, starts = 0, {}
     for parameter in reducer.parameters:
         if parameter.ndim > 1:
-            columns, rank = parameter[0].numel(), min(len(parameter), parameter[0].numel(), reducer.rank)
-            starts[names[id(parameter)]] = reducer.second[place : place + columns * rank].view(columns, rank)
-            place += columns * rank
+            columns = parameter[0].numel()
+            starts[names[id(parameter)]] = reducer.second[place : place + columns * reducer.rank].view(reducer.rank, columns).t()
+            place += columns * reducer.rank
     errors = [{name: torch.zeros(len(model.get_parameter(name)), len(q)) for name, q in starts.items()} for _ in range(RANKS)]
     for given, left in reductions(outcomes, "powersgd"):
         for name, q in starts.items():
@@ -116,8 +116,8 @@ def bytes_in_theory() -> dict[str, list[tuple[str, int]]]:
         "bf16": [("allreduce", 2 * count)],
         "none": [],
         "powersgd": [
-            ("allreduce", 4 * (vectors + sum(rows * min(2, rows, columns) for rows, columns in matrices))),
-            ("allreduce", 4 * sum(columns * min(2, rows, columns) for rows, columns in matrices)),
+            ("allreduce", 4 * (vectors + sum(2 * rows for rows, _ in matrices))),
+            ("allreduce", 4 * sum(2 * columns for _, columns in matrices)),
         ],
         "sbq": [("allgather", 8 + -(-count // 8))],
         "signum": [("allgather", -(-count // 8))],
@@ -129,7 +129,7 @@ def bytes_in_theory() -> dict[str, list[tuple[str, int]]]:
 def test_the_bytes_sent_match_the_theory(outcomes: Outcomes, name: str):
     assert name in bytes_in_theory(), f"add what {name} sends to bytes_in_theory"
     for steps in outcomes[f"reduction-{name}"]:
-        assert [step["messages"] for step in steps] == [bytes_in_theory()[name]] * 2
+        assert [step["messages"] for step in steps] == [bytes_in_theory()[name]] * len(steps)
 
 
 @pytest.mark.parametrize("engine", ["allreduce", "ddp"])

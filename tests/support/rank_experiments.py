@@ -26,7 +26,7 @@ from pufferfish_bench.training import checkpoints
 from pufferfish_bench.training.checkpoints import Checkpoints
 from tests.support import training
 from tests.support.nets import PUFFERFISH, Plain, TinyNet, tiny_task
-from tests.support.reducers import REDUCERS, attached, reducer_named
+from tests.support.reducers import REDUCERS, attached, backward, reducer_named
 
 BATCH = 8  # of all ranks together
 FLAT = [name for name in REDUCERS if not name.startswith("ddp")]
@@ -61,16 +61,15 @@ def own_checkpoints(world: World, folder: Path) -> Path:
 
 
 def reduction(world: World, folder: Path, name: str) -> list[dict[str, Any]]:
-    """Two reductions of known gradients: what was given, what came out, what was sent."""
+    """Three reductions of known gradients: what was given, what came out, what was sent."""
     torch.manual_seed(0)
     model = TinyNet()
     reducer = attached(name, model, world)
     random = torch.Generator().manual_seed(world.rank)
     steps = []
-    for _ in range(2):
+    for _ in range(3):
         given = {key: torch.randn(p.shape, generator=random) for key, p in model.named_parameters()}
-        for key, p in model.named_parameters():
-            p.grad = given[key].clone() if p.grad is None else p.grad.copy_(given[key])
+        backward(reducer, model, given)
         with reducer.watch.step():
             messages = reducer.reduce()
         left = {key: p.grad.clone() for key, p in model.named_parameters()}
@@ -87,7 +86,7 @@ def powersgd_after_zero_gradients(world: World, folder: Path) -> dict[str, Any]:
     for rank in (0, 1, 1, 20, 20):
         gradient = torch.randn(30, rank, generator=random) @ torch.randn(rank, 20, generator=random) * world.rank
         given.append(gradient)
-        model.weight.grad.copy_(gradient)
+        backward(reducer, model, {"weight": gradient})
         with reducer.watch.step():
             reducer.reduce()
         left.append(model.weight.grad.clone())

@@ -1,5 +1,6 @@
 """The flat engine: all gradients live in one buffer, so that a step needs one message."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -23,11 +24,8 @@ class Flat(Reducer):
     def attach(self, model: nn.Module) -> nn.Module:
         self.parameters = self.buffer_order([parameter for parameter in model.parameters() if parameter.requires_grad])
         self.gradient = torch.zeros(sum(parameter.numel() for parameter in self.parameters), device=self.world.device)
-        offset = 0
-        for parameter in self.parameters:
-            # the same strides as the parameter, so that any dense memory format works
-            parameter.grad = self.gradient.as_strided(parameter.shape, parameter.stride(), offset)
-            offset += parameter.numel()
+        for parameter, view in zip(self.parameters, views(self.parameters, self.gradient), strict=True):
+            parameter.grad = view
         return model
 
     def buffer_order(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
@@ -48,6 +46,15 @@ class Flat(Reducer):
         if self.measure_wait:
             with self.watch("wait"):
                 self.world.barrier()
+
+
+def views(parameters: Iterable[nn.Parameter], buffer: Tensor) -> Iterator[Tensor]:
+    """A view of the buffer for each parameter, one after the other, with the parameter's shape."""
+    offset = buffer.storage_offset()
+    for parameter in parameters:
+        # the same strides as the parameter, so that any dense memory format works
+        yield buffer.as_strided(parameter.shape, parameter.stride(), offset)
+        offset += parameter.numel()
 
 
 class AllGatherReducer(Flat):
