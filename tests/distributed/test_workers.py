@@ -50,6 +50,12 @@ def test_gradients_are_averaged(outcomes: Outcomes, name: str, tolerance: float)
             assert gradient == pytest.approx(torch.stack([rank[key] for rank in given]).mean(0), abs=tolerance, rel=tolerance)
 
 
+def test_the_time_for_which_a_rank_waits_for_a_slower_one_is_measured_apart(outcomes: Outcomes):
+    fast, slow = outcomes["waiting"]
+    assert fast["wait"] > slow["wait"]
+    assert fast["wait"] > fast["encode"] + fast["communicate"] + fast["decode"]
+
+
 def test_without_communication_gradients_are_unchanged_and_nothing_is_sent(outcomes: Outcomes):
     for steps in outcomes["reduction-none"]:
         for step in steps:

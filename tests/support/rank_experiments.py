@@ -6,6 +6,7 @@ It returns tensors and plain data, which the test of that experiment checks. tes
 import contextlib
 import gc
 import shutil
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -91,6 +92,19 @@ def powersgd_after_zero_gradients(world: World, folder: Path) -> dict[str, Any]:
             reducer.reduce()
         left.append(model.weight.grad.clone())
     return {"given": given, "left": left, "error": reducer.error.view(30, 20), "q": reducer.second}
+
+
+def waiting(world: World, folder: Path) -> dict[str, float]:
+    """Seconds of each section of a reduction for which rank 1 comes late."""
+    model = TinyNet()
+    reducer = attached("bf16", model, world)
+    backward(reducer, model, {name: torch.ones(p.shape) for name, p in model.named_parameters()})
+    world.barrier()
+    if world.rank == 1:
+        time.sleep(0.5)
+    with reducer.watch.step():
+        reducer.reduce()
+    return reducer.watch.take()[0]
 
 
 def joined_batch(world: World, folder: Path, name: str) -> dict[str, Any]:
@@ -205,7 +219,7 @@ EXPERIMENTS: dict[str, Callable[[World, Path], Any]] = {
         experiment.__name__: experiment
         for experiment in (
             powersgd_after_zero_gradients, different_weights, stop_without_communication, lost_checkpoints,
-            checkpoint_that_does_not_fit, half_written_first_checkpoint, memory_under_ddp,
+            checkpoint_that_does_not_fit, half_written_first_checkpoint, memory_under_ddp, waiting,
         )
     },
 }  # fmt: skip
