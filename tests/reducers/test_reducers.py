@@ -86,7 +86,25 @@ def test_unpacking_restores_packed_booleans(answers: list[bool]):
     assert found.tolist() == answers
 
 
-@given(st.integers(1, 5), st.integers(1, 40), st.integers(0, 2**30))
+@given(st.integers(1, 40), st.integers(1, 30), st.floats(0, 1), st.integers(0, 41), st.integers(0, 2**30))
+def test_counting_in_packed_form_equals_counting_unpacked_values(vectors: int, size: int, share: float, number: int, seed: int):
+    values = torch.rand(vectors, size, generator=torch.Generator().manual_seed(seed)) < share
+    digits = bits.count(torch.stack([bits.pack(vector) for vector in values]))
+    assert len(digits) == vectors.bit_length()
+    number = min(number, vectors)
+    counted, greater, equal = torch.zeros(size, dtype=torch.int64), torch.empty(size), torch.empty(size)
+    for place, digit in enumerate(digits):
+        for part, plane in bits.planes(digit, size):
+            counted[part] += plane.long() << place
+    for packed, found in zip(bits.compare(digits, number), (greater, equal), strict=True):
+        for part, plane in bits.planes(packed, size):
+            found[part] = plane.float()
+    assert torch.equal(counted, values.sum(0))
+    assert torch.equal(greater.bool(), counted > number)
+    assert torch.equal(equal.bool(), counted == number)
+
+
+@given(st.integers(1, 40), st.integers(1, 100), st.integers(0, 2**30))
 def test_the_majority_vote_is_the_sign_of_the_sum_of_signs(ranks: int, count: int, seed: int):
     momenta = torch.randn(ranks, count, generator=torch.Generator().manual_seed(seed))
     out = torch.empty(count)
