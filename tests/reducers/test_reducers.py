@@ -12,25 +12,29 @@ from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.lowrank import choose, factorise
 from pufferfish_bench.lowrank.lstm import LowRankLSTM
 from pufferfish_bench.models.resnet18 import ResNet18
-from pufferfish_bench.reducers import bits, sbq, signum, topk
-from pufferfish_bench.reducers.flat import Flat
-from pufferfish_bench.reducers.powersgd import PowerSGD, orthogonalise
+from pufferfish_bench.reducers import bits, powersgd, sbq, signum, topk
+from pufferfish_bench.reducers.flat import Flat, views
+from pufferfish_bench.reducers.powersgd import PowerSGD, multiply, orthogonalise
 from pufferfish_bench.training.optimizers import PowerSGDMomentum
 from pufferfish_bench.training.stopwatch import Stopwatch
 from tests.support.nets import TinyNet
-from tests.support.reducers import REDUCERS, attached, reducer_named
+from tests.support.reducers import REDUCERS, attached, backward, reducer_named
 
 FLAT = [name for name in REDUCERS if not name.startswith("ddp") and name not in ("allreduce", "none")]
 HYBRID = {"keep": ["conv1", "*.shortcut.*", "linear"], "first": "layer1.1.conv1", "rank_ratio": 0.25, "ranks": None}
 
 
-def give(model: nn.Module, seed: int) -> dict[str, Tensor]:
-    """Write random gradients where the reducer expects them."""
+def give(model: nn.Module, reducer: Reducer, seed: int) -> dict[str, Tensor]:
+    """A backward pass with random gradients."""
     random = torch.Generator().manual_seed(seed)
     given = {name: torch.randn(p.shape, generator=random) for name, p in model.named_parameters()}
-    for name, parameter in model.named_parameters():
-        parameter.grad.copy_(given[name])
+    backward(reducer, model, given)
     return given
+
+
+def gradients(model: nn.Module) -> Tensor:
+    """All gradients as one vector."""
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
 def reduce(reducer: Reducer) -> None:
@@ -41,7 +45,7 @@ def reduce(reducer: Reducer) -> None:
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_gradients_are_views_of_one_buffer_in_the_memory_format_of_their_parameters(memory_format: torch.memory_format):
     model = TinyNet().to(memory_format=memory_format)
-    reducer = attached("powersgd", model)
+    reducer = attached("fp16", model)
     model(torch.randn(2, 3, 8, 8)).sum().backward()
     buffer = reducer.gradient.untyped_storage().data_ptr()
     assert all(p.grad.untyped_storage().data_ptr() == buffer and p.grad.stride() == p.stride() for p in model.parameters())
@@ -82,7 +86,25 @@ def test_unpacking_restores_packed_booleans(answers: list[bool]):
     assert found.tolist() == answers
 
 
-@given(st.integers(1, 5), st.integers(1, 40), st.integers(0, 2**30))
+@given(st.integers(1, 40), st.integers(1, 30), st.floats(0, 1), st.integers(0, 41), st.integers(0, 2**30))
+def test_counting_in_packed_form_equals_counting_unpacked_values(vectors: int, size: int, share: float, number: int, seed: int):
+    values = torch.rand(vectors, size, generator=torch.Generator().manual_seed(seed)) < share
+    digits = bits.count(torch.stack([bits.pack(vector) for vector in values]))
+    assert len(digits) == vectors.bit_length()
+    number = min(number, vectors)
+    counted, greater, equal = torch.zeros(size, dtype=torch.int64), torch.empty(size), torch.empty(size)
+    for place, digit in enumerate(digits):
+        for part, plane in bits.planes(digit, size):
+            counted[part] += plane.long() << place
+    for packed, found in zip(bits.compare(digits, number), (greater, equal), strict=True):
+        for part, plane in bits.planes(packed, size):
+            found[part] = plane.float()
+    assert torch.equal(counted, values.sum(0))
+    assert torch.equal(greater.bool(), counted > number)
+    assert torch.equal(equal.bool(), counted == number)
+
+
+@given(st.integers(1, 40), st.integers(1, 100), st.integers(0, 2**30))
 def test_the_majority_vote_is_the_sign_of_the_sum_of_signs(ranks: int, count: int, seed: int):
     momenta = torch.randn(ranks, count, generator=torch.Generator().manual_seed(seed))
     out = torch.empty(count)
@@ -93,7 +115,9 @@ def test_the_majority_vote_is_the_sign_of_the_sum_of_signs(ranks: int, count: in
 def test_signum_follows_a_moving_average_that_starts_from_the_first_gradient():
     model = TinyNet()
     reducer = attached("signum", model, momentum=0.9)
-    first, second = (give(model, seed) for seed in (1, 2) if seed == 1 or reduce(reducer) is None)
+    first = give(model, reducer, 1)
+    reduce(reducer)
+    second = give(model, reducer, 2)
     reduce(reducer)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter.grad, (0.9 * first[name] + 0.1 * second[name]).sign())
@@ -138,22 +162,23 @@ def test_the_sparse_mean_equals_the_mean_of_the_dense_vectors(ranks: int, seed: 
 def test_error_feedback_loses_nothing(name: str):
     model = TinyNet()
     reducer = attached(name, model)
-    total_given = total_left = 0
+    totals = {parameter: torch.zeros_like(parameter) for parameter in model.parameters()}
     for seed in range(5):
-        give(model, seed)
-        total_given = total_given + reducer.gradient
+        given = give(model, reducer, seed)
         reduce(reducer)
-        total_left = total_left + reducer.gradient
-    held = torch.zeros_like(reducer.gradient)
-    held[: len(reducer.error)] = reducer.error
-    assert held.abs().sum() > 1  # something was left out
-    assert total_left + held == pytest.approx(total_given, abs=1e-4)
+        for name, parameter in model.named_parameters():
+            totals[parameter] += given[name] - parameter.grad
+    holders = getattr(reducer, "compressed", reducer.parameters)
+    held = dict(zip(holders, views(holders, reducer.error), strict=True))
+    assert reducer.error.abs().sum() > 1  # something was left out
+    for parameter, total in totals.items():
+        assert total.detach() == pytest.approx(held.get(parameter, torch.zeros(())).expand_as(total), abs=1e-4)
 
 
 def test_topk_sends_the_largest_entries():
     model = TinyNet()
     reducer = attached("topk", model, share=0.05)
-    give(model, 0)
+    give(model, reducer, 0)
     before = reducer.gradient.clone()
     reduce(reducer)
     sent = reducer.gradient != 0
@@ -162,12 +187,92 @@ def test_topk_sends_the_largest_entries():
     assert torch.equal(reducer.gradient[sent], before[sent])
 
 
-def test_powersgd_at_full_rank_leaves_gradients_unchanged():
-    model = TinyNet()
-    attached_reducer = attached("powersgd", model, rank=100)
-    given = give(model, 0)
-    reduce(attached_reducer)
-    assert all(p.grad == pytest.approx(given[name], abs=1e-4) for name, p in model.named_parameters())
+@pytest.mark.parametrize("rank", [1, 2, 3, 6])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_powersgd_equals_the_plain_algorithm_whatever_happens_to_the_gradients_after_it(
+    rank: int, memory_format: torch.memory_format
+):
+    model = TinyNet().to(memory_format=memory_format)
+    reducer = attached("powersgd", model, rank=rank)
+    places = {parameter: place for place, parameter in enumerate(reducer.compressed)}
+    columns = [parameter[0].numel() for parameter in reducer.compressed]
+    starts = [part.view(rank, -1).t() for part in reducer.second.clone().split([rank * count for count in columns])]
+    errors = [torch.zeros(len(parameter), count) for parameter, count in zip(reducer.compressed, columns, strict=True)]
+    for step in range(6):
+        given = {name: torch.randn(p.shape) for name, p in model.named_parameters()}
+        used = {name: gradient for name, gradient in given.items() if step != 3 or name != "fc1.weight"}
+        backward(reducer, model, used)
+        reduce(reducer)
+        for name, parameter in model.named_parameters():
+            gradient = used.get(name, torch.zeros(parameter.shape))
+            if parameter in places:
+                place = places[parameter]
+                dense = gradient.flatten(1) if memory_format == torch.contiguous_format else channels_at_the_end(gradient)
+                matrix = dense + errors[place]
+                p, _ = torch.linalg.qr(matrix @ starts[place])
+                starts[place] = matrix.t() @ p
+                sent = p @ starts[place].t()
+                errors[place] = matrix - sent
+                found = parameter.grad if memory_format == torch.contiguous_format else channels_at_the_end(parameter.grad)
+                assert found.flatten(1) == pytest.approx(sent, abs=1e-3), (step, name)
+            else:
+                assert torch.equal(parameter.grad, gradient)
+            parameter.grad.mul_(step % 3)  # clipping, or a mask: has no effect on the error
+    assert all(error.norm() > 1 for error in errors)
+
+
+def channels_at_the_end(gradient: Tensor) -> Tensor:
+    """A gradient as a matrix whose columns are in the order of a channels-last buffer."""
+    return (gradient.permute(0, 2, 3, 1) if gradient.ndim == 4 else gradient).flatten(1)
+
+
+@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.integers(1, 7), st.integers(0, 2**30))
+def test_a_product_of_two_factors_is_the_same_as_outer_products_and_as_a_matrix_product(
+    count: int, rows: int, columns: int, rank: int, seed: int
+):
+    random = torch.Generator().manual_seed(seed)
+    basis, q = torch.randn(count, rank, rows, generator=random), torch.randn(count, rank, columns, generator=random)
+    out = torch.full((count, rows, columns), torch.nan)
+    assert multiply(basis, q, out=out) is out
+    assert out == pytest.approx(basis.transpose(1, 2) @ q, abs=1e-5)
+
+
+def test_decoding_in_blocks_of_rows_equals_decoding_whole_matrices(monkeypatch: pytest.MonkeyPatch):
+    found = []
+    for size in (powersgd.BLOCK, 100, 1):
+        monkeypatch.setattr(powersgd, "BLOCK", size)
+        model = TinyNet()
+        reducer = attached("powersgd", model)
+        for seed in range(3):
+            give(model, reducer, seed)
+            reduce(reducer)
+        found.append((len(reducer.blocks), gradients(model), reducer.error.clone()))
+    assert found[0][0] < found[1][0] < found[2][0] == sum(group.matrices.shape[1] for group in reducer.groups)
+    assert all(torch.equal(one, other) for part in (1, 2) for one, other in ((found[0][part], f[part]) for f in found[1:]))
+
+
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(1, 40))
+def test_powersgd_compresses_a_matrix_only_if_that_sends_fewer_numbers(rank: int, rows: int, columns: int):
+    model = nn.Linear(columns, rows)
+    reducer = attached("powersgd", model, rank=rank)
+    assert reducer.first.numel() + reducer.second.numel() == min(rank * (rows + columns), rows * columns) + rows
+
+
+def test_powersgd_without_a_compressible_matrix_sends_the_gradients_as_they_are():
+    model = nn.Linear(3, 2)
+    reducer = attached("powersgd", model, rank=2)
+    given = give(model, reducer, 0)
+    reduce(reducer)
+    assert not reducer.groups
+    assert all(torch.equal(p.grad, given[name]) for name, p in model.named_parameters())
+
+
+def test_powersgd_has_as_much_memory_as_two_buffers_of_gradients():
+    reducer = attached("powersgd", ResNet18(classes=10, width=0.25, stem_norm=False))
+    tensors = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in vars(reducer).values() if isinstance(t, Tensor)
+    }
+    assert sum(tensors.values()) < 2.2 * reducer.gradient.nbytes
 
 
 def test_powersgd_converges_to_the_best_approximation_of_a_constant_gradient():
@@ -175,9 +280,8 @@ def test_powersgd_converges_to_the_best_approximation_of_a_constant_gradient():
     reducer = attached("powersgd", model, rank=3)
     gradient = torch.randn(30, 20, generator=torch.Generator().manual_seed(0))
     for _ in range(200):
-        model.weight.grad.copy_(gradient)
         reducer.error.zero_()
-        reduce(reducer)
+        sent(model, reducer, gradient)
     U, S, Vh = torch.linalg.svd(gradient)
     assert model.weight.grad == pytest.approx((U[:, :3] * S[:3]) @ Vh[:3], abs=1e-3)
 
@@ -196,9 +300,10 @@ def test_orthogonalised_columns_are_orthonormal(count: int, rows: int, columns: 
 def test_a_gradient_of_zeros_stays_finite():
     model = TinyNet()
     reducer = attached("powersgd", model)
-    reducer.clear(None)
-    reduce(reducer)
-    assert not reducer.gradient.any()
+    for _ in range(2):
+        reducer.clear(None)
+        reduce(reducer)
+        assert not gradients(model).any()
 
 
 def layer(rank: int = 2) -> tuple[nn.Linear, PowerSGD]:
@@ -214,7 +319,7 @@ def product(rank: int, seed: int, rows: int = 30, columns: int = 20) -> Tensor:
 
 def sent(model: nn.Linear, reducer: Reducer, gradient: Tensor) -> Tensor:
     """The gradient after reduction."""
-    model.weight.grad.copy_(gradient)
+    backward(reducer, model, {"weight": gradient})
     reduce(reducer)
     return model.weight.grad.clone()
 
@@ -286,8 +391,8 @@ def test_powersgd_compresses_the_factors_of_a_low_rank_lstm_gate_by_gate():
     assert reducer.first.numel() == 4 * (sum(2 * rows for rows, _ in shapes) + 10)  # biases are sent uncompressed
     assert reducer.second.numel() == 4 * sum(2 * columns for _, columns in shapes)
     for _ in range(30):  # until the random start is forgotten
-        given = give(lstm, 0)
         reducer.error.zero_()
+        given = give(lstm, reducer, 0)
         reduce(reducer)
         for name, parts in singles.items():
             for (part, single), gradient in zip(parts, given[name], strict=True):
@@ -324,19 +429,19 @@ def test_every_reducer_restores_its_state(name: str):
 
     def go(reducer: Reducer, seeds: range) -> None:
         for seed in seeds:
-            give(model, seed)
+            give(model, reducer, seed)
             reduce(reducer)
 
     whole = attached(name, model)
     go(whole, range(4))
-    expected = whole.gradient.clone()
+    expected = gradients(model)
     first = attached(name, model)
     go(first, range(2))
     state = {key: value.clone() if isinstance(value, Tensor) else value for key, value in first.state_dict().items()}
     second = attached(name, model)
     second.load_state_dict(state)
     go(second, range(2, 4))
-    assert torch.equal(second.gradient, expected)
+    assert torch.equal(gradients(model), expected)
 
 
 def test_signum_refuses_an_optimizer_with_momentum_and_clipping():
@@ -355,12 +460,12 @@ def test_an_infinite_gradient_stays_in_error_feedback_so_loss_scaling_is_not_sup
     """AMP's loss scaler assumes that a skipped step leaves no trace; with error feedback it leaves one."""
     model = TinyNet()
     reducer = attached("powersgd", model)
-    give(model, 0)
+    give(model, reducer, 0)
     reducer.gradient[0] = torch.inf
     reduce(reducer)
-    give(model, 1)
+    give(model, reducer, 1)
     reduce(reducer)
-    assert not reducer.gradient.isfinite().all()
+    assert not gradients(model).isfinite().all()
     assert not reducer.supports_loss_scaling
 
 

@@ -6,6 +6,7 @@ It returns tensors and plain data, which the test of that experiment checks. tes
 import contextlib
 import gc
 import shutil
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from pufferfish_bench.training import checkpoints
 from pufferfish_bench.training.checkpoints import Checkpoints
 from tests.support import training
 from tests.support.nets import PUFFERFISH, TO_FACTORISE, Plain, TinyNet, every_kind_of_layer, tiny_task
-from tests.support.reducers import REDUCERS, attached, reducer_named
+from tests.support.reducers import REDUCERS, attached, backward, reducer_named
 from tests.support.solvers import Solvers
 
 BATCH = 8  # of all ranks together
@@ -64,16 +65,15 @@ def own_checkpoints(world: World, folder: Path) -> Path:
 
 
 def reduction(world: World, folder: Path, name: str) -> list[dict[str, Any]]:
-    """Two reductions of known gradients: what was given, what came out, what was sent."""
+    """Three reductions of known gradients: what was given, what came out, what was sent."""
     torch.manual_seed(0)
     model = TinyNet()
     reducer = attached(name, model, world)
     random = torch.Generator().manual_seed(world.rank)
     steps = []
-    for _ in range(2):
+    for _ in range(3):
         given = {key: torch.randn(p.shape, generator=random) for key, p in model.named_parameters()}
-        for key, p in model.named_parameters():
-            p.grad = given[key].clone() if p.grad is None else p.grad.copy_(given[key])
+        backward(reducer, model, given)
         with reducer.watch.step():
             messages = reducer.reduce()
         left = {key: p.grad.clone() for key, p in model.named_parameters()}
@@ -90,11 +90,24 @@ def powersgd_after_zero_gradients(world: World, folder: Path) -> dict[str, Any]:
     for rank in (0, 1, 1, 20, 20):
         gradient = torch.randn(30, rank, generator=random) @ torch.randn(rank, 20, generator=random) * world.rank
         given.append(gradient)
-        model.weight.grad.copy_(gradient)
+        backward(reducer, model, {"weight": gradient})
         with reducer.watch.step():
             reducer.reduce()
         left.append(model.weight.grad.clone())
     return {"given": given, "left": left, "error": reducer.error.view(30, 20), "q": reducer.second}
+
+
+def waiting(world: World, folder: Path) -> dict[str, float]:
+    """Seconds of each section of a reduction for which rank 1 comes late."""
+    model = TinyNet()
+    reducer = attached("bf16", model, world)
+    backward(reducer, model, {name: torch.ones(p.shape) for name, p in model.named_parameters()})
+    world.barrier()
+    if world.rank == 1:
+        time.sleep(0.5)
+    with reducer.watch.step():
+        reducer.reduce()
+    return reducer.watch.take()[0]
 
 
 def joined_batch(world: World, folder: Path, name: str) -> dict[str, Any]:
@@ -257,7 +270,7 @@ EXPERIMENTS: dict[str, Callable[[World, Path], Any]] = {
         experiment.__name__: experiment
         for experiment in (
             powersgd_after_zero_gradients, different_weights, stop_without_communication, lost_checkpoints,
-            checkpoint_that_does_not_fit, half_written_first_checkpoint, memory_under_ddp,
+            checkpoint_that_does_not_fit, half_written_first_checkpoint, memory_under_ddp, waiting,
         )
     },
 }  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from torch import nn
+from torch import Tensor, nn
 
 from pufferfish_bench.config.build import build
 from pufferfish_bench.core import Reducer
@@ -29,3 +29,10 @@ def attached(name: str, model: nn.Module, world: World | None = None, **changes:
     reducer = reducer_named(name, **changes)(world=world or single_process(), watch=watch)
     reducer.attach(model)
     return reducer
+
+
+def backward(reducer: Reducer, model: nn.Module, gradients: dict[str, Tensor]) -> None:
+    """A backward pass whose gradients are exactly these, by parameter name; parameters that are not named get none."""
+    reducer.clear(torch.optim.SGD(model.parameters(), lr=0.0))
+    parameters = dict(model.named_parameters())
+    torch.stack([(parameters[name] * gradient).sum() for name, gradient in gradients.items()]).sum().backward()

@@ -51,9 +51,16 @@ def load_optimizer_state(run: Run, state: dict[str, dict[str, Any]]) -> None:
     """Give the new optimizer the state that the surgery computed, by parameter name."""
     parameters = dict(run.model.named_parameters())
     for name, values in state.items():
-        parameter = parameters[name]
-        moved = {key: value.to(parameter.device) if isinstance(value, Tensor) else value for key, value in values.items()}
-        run.optimizer.state[parameter].update(moved)
+        run.optimizer.state[parameters[name]].update({key: like(parameters[name], value) for key, value in values.items()})
+
+
+def like(parameter: nn.Parameter, value: Any) -> Any:
+    """A value on the parameter's device; with the parameter's strides, which fused optimizers need, if it has its shape."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.shape != parameter.shape:
+        return value.to(parameter.device)
+    return torch.empty_like(parameter, requires_grad=False).copy_(value)
 
 
 def replay(run: Run, details: dict[str, Any] | None) -> None:

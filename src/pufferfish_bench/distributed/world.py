@@ -45,6 +45,12 @@ class World:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def on_device(self, tensor: Tensor) -> Tensor:
+        """A copy of a CPU tensor on the device, for which the host does not wait; on a CPU the tensor itself."""
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
     def allreduce(self, tensor: Tensor) -> None:
         """Replace `tensor` by its sum over all ranks."""
         if self.size > 1:

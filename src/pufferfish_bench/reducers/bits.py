@@ -1,4 +1,6 @@
-"""Packs boolean vectors into bytes: pure functions."""
+"""Packs boolean vectors into bytes, and counts in packed form: pure functions."""
+
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -33,3 +35,33 @@ def planes(packed: Tensor, count: int) -> list[tuple[slice, Tensor]]:
         if within.start < within.stop:
             found.append((within, (packed[..., : within.stop - within.start] >> bit) & 1))
     return found
+
+
+def count(packed: Iterable[Tensor]) -> list[Tensor]:
+    """How many of the vectors have a one at each bit, as binary numbers: one packed vector per digit, the lowest digit first."""
+    column, digits = list(packed), []
+    while column:
+        carries = []
+        while len(column) > 1:
+            one, other, *column = column
+            total, carry = one ^ other, one & other
+            if column:
+                third, *column = column
+                total, carry = total ^ third, carry | (total & third)
+            column.append(total)
+            carries.append(carry)
+        digits.append(column[0])
+        column = carries
+    return digits
+
+
+def compare(digits: Sequence[Tensor], number: int) -> tuple[Tensor, Tensor]:
+    """Where a count, as `count` returns it, is greater than a number, and where it is equal, both packed."""
+    greater, equal = torch.zeros_like(digits[0]), ~torch.zeros_like(digits[0])
+    for place in reversed(range(len(digits))):
+        if number >> place & 1:
+            equal = equal & digits[place]
+        else:
+            greater = greater | (equal & digits[place])
+            equal = equal & ~digits[place]
+    return greater, equal

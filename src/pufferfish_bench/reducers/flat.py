@@ -1,5 +1,6 @@
 """The flat engine: all gradients live in one buffer, so that a step needs one message."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from pufferfish_bench.core import Message, Reducer
 class Flat(Reducer):
     """Gradients are views of one buffer: the backward pass writes directly into the message.
 
-    A step has the sections encode, communicate and decode. With `measure_wait`, a barrier before the first message measures the
-    time spent waiting for the slowest rank, which is otherwise part of communicate.
+    A step has the sections encode, communicate and decode. With `measure_wait`, a sum of one number before the first message
+    measures the time spent waiting for the slowest rank, which is otherwise part of communicate.
     """
 
     def __init__(self, *, measure_wait: bool, **where: Any):
@@ -23,11 +24,9 @@ class Flat(Reducer):
     def attach(self, model: nn.Module) -> nn.Module:
         self.parameters = self.buffer_order([parameter for parameter in model.parameters() if parameter.requires_grad])
         self.gradient = torch.zeros(sum(parameter.numel() for parameter in self.parameters), device=self.world.device)
-        offset = 0
-        for parameter in self.parameters:
-            # the same strides as the parameter, so that any dense memory format works
-            parameter.grad = self.gradient.as_strided(parameter.shape, parameter.stride(), offset)
-            offset += parameter.numel()
+        self.arrived = self.gradient.new_zeros(1)
+        for parameter, view in zip(self.parameters, views(self.parameters, self.gradient), strict=True):
+            parameter.grad = view
         return model
 
     def buffer_order(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
@@ -47,7 +46,16 @@ class Flat(Reducer):
         """With `measure_wait`: wait for the slowest rank, in a section of its own."""
         if self.measure_wait:
             with self.watch("wait"):
-                self.world.barrier()
+                self.world.allreduce(self.arrived)  # not a barrier, for which the host would wait on a GPU
+
+
+def views(parameters: Iterable[nn.Parameter], buffer: Tensor) -> Iterator[Tensor]:
+    """A view of the buffer for each parameter, one after the other, with the parameter's shape."""
+    offset = buffer.storage_offset()
+    for parameter in parameters:
+        # the same strides as the parameter, so that any dense memory format works
+        yield buffer.as_strided(parameter.shape, parameter.stride(), offset)
+        offset += parameter.numel()
 
 
 class AllGatherReducer(Flat):

@@ -2,32 +2,49 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.ranges import Count
 from pufferfish_bench.core import Message
-from pufferfish_bench.reducers.flat import Flat
+from pufferfish_bench.reducers.flat import Flat, views
 
 # A column of P whose norm shrinks below this fraction when it is orthogonalised against the others is rounding noise: a
 # single-precision product is exact to about 1e-6. A direction that is really so weak is not lost: error feedback accumulates it.
 NOISE = 1e-4
 
 
+BLOCK = 2**20  # numbers that are decoded at a time: 4 MB
+FEW = 4  # up to this rank, the CPU's matrix product takes longer than a sum of outer products
+
+
 @dataclass(frozen=True)
 class Group:
-    """Gradient matrices of one shape, adjacent in the flat buffer, with their factors P and Q."""
+    """Matrices of one shape, adjacent in the flat buffer, and their factors P and Q; views of larger buffers, except `basis`.
 
-    matrices: Tensor  # (count, rows, columns); all five are views of larger buffers
-    errors: Tensor  # (count, rows, columns): what was not sent
+    Q and the orthonormal P are stored transposed: a product with a few long rows is several times as fast as one with columns.
+    """
+
+    matrices: Tensor  # (count, rows, columns): gradient plus error, then the new error
+    update: Tensor  # (count, rows, columns): PQ', what the optimizer gets
     p: Tensor  # (count, rows, rank)
-    q: Tensor  # (count, columns, rank)
-    fresh_q: Tensor  # (count, columns, rank): random columns that replace zero columns of Q
+    basis: Tensor  # (count, rank, rows): orthonormal P
+    q: Tensor  # (count, rank, columns)
+    fresh_q: Tensor  # (count, rank, columns): random, replaces zero rows of `q`
+
+    def blocks(self) -> Iterator["Group"]:
+        """The same matrices in blocks of rows that stay in the cache while they are decoded."""
+        count, rows, columns = self.matrices.shape
+        size = max(1, BLOCK // (count * columns))
+        for first in range(0, rows, size):
+            part = slice(first, first + size)
+            yield replace(self, matrices=self.matrices[:, part], update=self.update[:, part], basis=self.basis[:, :, part])
 
 
 class PowerSGD(Flat):
@@ -36,8 +53,12 @@ class PowerSGD(Flat):
     The compression error is added to the next gradient (error feedback), and the next power iteration starts from Q (warm start).
     A zero column of Q (the gradient is zero, or has a lower rank) would stay zero for ever: it is replaced by a random one.
 
+    The error stays where the backward pass accumulates, which adds the next gradient to it. What the optimizer gets is in a
+    buffer of its own: `.grad` of a matrix points to that one from `reduce` to the next `clear`.
+
     A parameter is one matrix: its first dimension by all others. A module whose parameters are stacks of matrices names them
-    in `stacked_parameters`: each matrix of a stack is compressed separately.
+    in `stacked_parameters`: each matrix of a stack is compressed separately. A matrix whose P and Q are not smaller than itself
+    is sent uncompressed.
     """
 
     supports_loss_scaling = False  # error feedback would mix scales, or stay infinite
@@ -50,68 +71,81 @@ class PowerSGD(Flat):
         self.seed = seed
 
     def buffer_order(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-        """Matrices first, grouped by shape; then the rest."""
+        """Compressed matrices first, grouped by shape; then the rest."""
         return sorted(parameters, key=lambda parameter: (not self.matrices_of(parameter), self.matrices_of(parameter)[:1]))
 
     def matrices_of(self, parameter: nn.Parameter) -> list[tuple[int, int]]:
         """(rows, columns) of each matrix in a gradient; empty if it is sent uncompressed."""
         count, *shape = parameter.shape if id(parameter) in self.stacked else (1, *parameter.shape)
-        return [(shape[0], math.prod(shape[1:]))] * count if len(shape) > 1 else []
+        rows, columns = (*shape[:1], math.prod(shape[1:])) if shape else (1, 1)
+        return [(rows, columns)] * count if self.rank * (rows + columns) < rows * columns else []
 
     def attach(self, model: nn.Module) -> nn.Module:
         stacks = ((module, name) for module in model.modules() for name in getattr(module, "stacked_parameters", ()))
         self.stacked = {id(getattr(module, name)) for module, name in stacks}
         module = super().attach(model)
         shapes = [shape for parameter in self.parameters for shape in self.matrices_of(parameter)]
-        self.matrix_part = sum(rows * columns for rows, columns in shapes)
-        self.rest = self.gradient[self.matrix_part :]
-        sizes = [(rows, columns, min(rows, columns, self.rank)) for rows, columns in shapes]
-        p_size = sum(rows * rank for rows, _, rank in sizes)
+        matrix_part = sum(rows * columns for rows, columns in shapes)
+        self.error, self.rest = self.gradient[:matrix_part], self.gradient[matrix_part:]
+        self.update = torch.zeros_like(self.error)
+        self.compressed = [parameter for parameter in self.parameters if self.matrices_of(parameter)]
+        self.accumulated, self.updates = (list(views(self.compressed, buffer)) for buffer in (self.error, self.update))
+        p_size = self.rank * sum(rows for rows, _ in shapes)
         # the first message: all P, then the uncompressed gradients
         self.first = self.gradient.new_zeros(p_size + len(self.rest))
-        start = torch.Generator().manual_seed(self.seed)  # the same on all ranks, and after a resume
-        self.fresh = torch.randn(sum(columns * rank for _, columns, rank in sizes), generator=start).to(self.gradient)
-        self.second = self.fresh.clone()
-        self.error = torch.zeros_like(self.gradient[: self.matrix_part])
-        self.groups = list(self.grouped(sizes))
         self.uncompressed = self.first[p_size:]
+        start = torch.Generator().manual_seed(self.seed)  # the same on all ranks, and after a resume
+        self.fresh = torch.randn(self.rank * sum(columns for _, columns in shapes), generator=start).to(self.gradient)
+        self.second = self.fresh.clone()
+        self.groups = list(self.grouped(shapes))
+        self.blocks = [block for group in self.groups for block in group.blocks()]
         return module
 
-    def grouped(self, sizes: list[tuple[int, int, int]]) -> Iterator[Group]:
+    def grouped(self, shapes: list[tuple[int, int]]) -> Iterator[Group]:
         place = p_place = q_place = 0
-        for (rows, columns, rank), group in groupby(sizes):
+        for (rows, columns), group in groupby(shapes):
             count = len(list(group))
-            whole, p, q = count * rows * columns, count * rows * rank, count * columns * rank
+            end = place + count * rows * columns
+            p_end, q_end = p_place + count * rows * self.rank, q_place + count * columns * self.rank
             yield Group(
-                matrices=self.gradient[place : place + whole].view(count, rows, columns),
-                errors=self.error[place : place + whole].view(count, rows, columns),
-                p=self.first[p_place : p_place + p].view(count, rows, rank),
-                q=self.second[q_place : q_place + q].view(count, columns, rank),
-                fresh_q=self.fresh[q_place : q_place + q].view(count, columns, rank),
+                matrices=self.error[place:end].view(count, rows, columns),
+                update=self.update[place:end].view(count, rows, columns),
+                p=self.first[p_place:p_end].view(count, rows, self.rank),
+                basis=self.first.new_zeros(count, self.rank, rows),
+                q=self.second[q_place:q_end].view(count, self.rank, columns),
+                fresh_q=self.fresh[q_place:q_end].view(count, self.rank, columns),
             )
-            place, p_place, q_place = place + whole, p_place + p, q_place + q
+            place, p_place, q_place = end, p_end, q_end
+
+    def clear(self, optimizer: Optimizer) -> None:
+        """Let the backward pass accumulate on the error; only the uncompressed gradients start from zero."""
+        self.rest.zero_()
+        for parameter, accumulated in zip(self.compressed, self.accumulated, strict=True):
+            parameter.grad = accumulated
 
     def reduce(self) -> list[Message]:
         with self.watch("encode"):
-            self.gradient[: self.matrix_part] += self.error
             for group in self.groups:
-                torch.bmm(group.matrices, group.q, out=group.p)
+                torch.bmm(group.matrices, group.q.transpose(1, 2), out=group.p)
             self.uncompressed.copy_(self.rest)
         self.wait_for_all()
         sent = self.allreduce(self.first)
         with self.watch("encode"):
-            zero_columns = [orthogonalise(group.p) for group in self.groups]
+            zero = []
             for group in self.groups:
-                torch.bmm(group.matrices.transpose(1, 2), group.p, out=group.q)
-        sent += self.allreduce(self.second)
+                zero.append(orthogonalise(group.basis.copy_(group.p.transpose(1, 2)).transpose(1, 2)))
+                torch.bmm(group.basis, group.matrices, out=group.q)
+        if self.groups:
+            sent += self.allreduce(self.second)
         with self.watch("decode"):
             self.second /= self.world.size
-            for group, columns in zip(self.groups, zero_columns, strict=True):
-                transposed = group.q.transpose(1, 2)
-                torch.baddbmm(group.matrices, group.p, transposed, alpha=-1, out=group.errors)
-                torch.bmm(group.p, transposed, out=group.matrices)
-                torch.where(columns, group.fresh_q, group.q, out=group.q)  # unconditionally: a check would wait for the GPU
+            for block in self.blocks:
+                block.matrices.sub_(multiply(block.basis, block.q, out=block.update))
+            for group, columns in zip(self.groups, zero, strict=True):  # unconditionally: a check would wait for the GPU
+                torch.where(columns.transpose(1, 2), group.fresh_q, group.q, out=group.q)
             torch.div(self.uncompressed, self.world.size, out=self.rest)
+            for parameter, update in zip(self.compressed, self.updates, strict=True):
+                parameter.grad = update
         return sent
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,6 +154,16 @@ class PowerSGD(Flat):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.error.copy_(state["error"])
         self.second.copy_(state["q"])
+
+
+def multiply(basis: Tensor, q: Tensor, *, out: Tensor) -> Tensor:
+    """PQ' from transposed P (count, rank, rows) and Q (count, rank, columns), into `out`."""
+    if not out.is_cpu or basis.shape[1] > FEW:
+        return torch.bmm(basis.transpose(1, 2), q, out=out)
+    torch.mul(basis[:, 0, :, None], q[:, 0, None, :], out=out)
+    for place in range(1, basis.shape[1]):
+        out.addcmul_(basis[:, place, :, None], q[:, place, None, :])
+    return out
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -134,6 +178,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
         torch.linalg.vector_norm(column, dim=-2, keepdim=True, out=norm)
         norm.masked_fill_(norm <= least[..., place : place + 1], torch.inf)
         column /= norm
-        others = matrices[..., place + 1 :]
-        others -= column * (column * others).sum(dim=-2, keepdim=True)
+        if place + 1 < matrices.shape[-1]:
+            others = matrices[..., place + 1 :]
+            others -= column * (column * others).sum(dim=-2, keepdim=True)
     return norms.isinf()

@@ -55,7 +55,12 @@ class Signum(AllGatherReducer):
 
 
 def vote(votes: Tensor, *, out: Tensor) -> None:
-    """Write into `out` the sign that most ranks sent (ranks, bytes): a bit of 1 means negative, a tie gives 0."""
+    """Write into `out` the sign that most ranks sent (ranks, bytes): a bit of 1 means negative, a tie gives 0.
+
+    Votes are counted in packed form, so that only the result is unpacked and not the message of every rank.
+    """
     ranks = len(votes)
-    for place, negative in bits.planes(votes, len(out)):
-        out[place] = (ranks - 2 * negative.sum(0, dtype=torch.int32)).sign_()
+    negative, half = bits.compare(bits.count(votes), ranks // 2)
+    positive = ~negative if ranks % 2 else ~(negative | half)
+    for (place, plus), (_, minus) in zip(bits.planes(positive, len(out)), bits.planes(negative, len(out)), strict=True):
+        torch.sub(plus.view(torch.int8), minus.view(torch.int8), out=out[place])

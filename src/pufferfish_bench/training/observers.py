@@ -17,6 +17,7 @@ from pufferfish_bench.core import Observer, Run
 from pufferfish_bench.records import files, reader
 from pufferfish_bench.records.files import EPOCHS, RUN, Row
 from pufferfish_bench.records.record import summarise
+from pufferfish_bench.training.loss_reader import LossReader
 
 PATIENCE = 20  # seconds after the first step: a probe ends at the first end of a step after that
 INTERVAL = 30  # longest time in seconds without a printed line if there is no terminal
@@ -131,6 +132,7 @@ class Terminal(Observer):
             TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.1f} steps/s  {task.fields[metric]}", markup=False),
             TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
+        self.loss = LossReader()
         self.rows: list[Row] = []
 
     def run_started(self, run: Run) -> None:
@@ -170,15 +172,16 @@ class Terminal(Observer):
             self.say_at_times(run, f"step {run.step}/{run.task.steps(run.epoch)}")
             return
         now = self.progress.get_time()
-        if now - getattr(self, "shown", 0.0) < 0.2:  # seconds: looks smooth, and reading the loss rarely stalls the GPU
+        if now - getattr(self, "shown", 0.0) < 0.2:  # seconds: looks smooth
             self.progress.advance(self.bar)
             return
         self.shown = now
+        loss = self.loss.read(run.tally)
         self.progress.update(
             self.bar,
             advance=1,
             description=printable(f"epoch {run.epoch + 1}/{run.epochs} {run.phase.name}"),
-            loss=run.tally.mean_loss(),
+            loss=self.progress.tasks[0].fields["loss"] if loss is None else loss,
             rate=self.progress.tasks[0].speed or 0.0,
             metric=f"{self.metric} {self.rows[-1][self.metric]:.2f}" if self.rows else "",
         )
@@ -191,9 +194,8 @@ class Terminal(Observer):
             self.say_at_times(run, "testing")
 
     def say_at_times(self, run: Run, doing: str) -> None:
-        """Print a status line if the last one was a while ago. Reading the loss may wait for the device."""
-        if time.monotonic() - self.said >= self.interval * SOON:
-            loss = run.tally.mean_loss()
+        """Print a status line if the last one was a while ago, as soon as the loss can be read without waiting."""
+        if time.monotonic() - self.said >= self.interval * SOON and (loss := self.loss.read(run.tally)) is not None:
             self.say(f"epoch {run.epoch + 1:>3}/{run.epochs}  {run.phase.name:<9} loss {loss:.4f}  {doing}")
 
     def break_silence(self) -> None:

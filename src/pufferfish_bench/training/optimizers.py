@@ -1,20 +1,31 @@
-"""Optimizers over a model's present parameters; the learning rate is set by the schedule before every step."""
+"""Optimizers over a model's present parameters; the learning rate is set by the schedule before every step.
+
+torch's fused kernels are used where they are the fastest. They assume that a parameter, its gradient and its state have the same
+strides, and give wrong numbers without an error if they have not: state that is loaded is brought into the parameter's strides.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.ranges import Decay, NonNegative, Positive
 
+IMPLEMENTATION = ("fused", "foreach")  # settings of a parameter group that choose how a step is computed, not what
+
 
 def sgd(model: nn.Module, *, momentum: Decay, nesterov: bool, weight_decay: NonNegative, decay_vectors: bool) -> SGD:
     """SGD; `decay_vectors: false` exempts 1-D tensors (norm scales and biases) from weight decay."""
+    # On a CPU, the fused kernel of torch 2.13 copies every parameter that is not contiguous.
+    fused = all(parameter.is_cuda or parameter.is_contiguous() for parameter in model.parameters())
+    how = {"fused": fused, "foreach": False}
     groups = parameter_groups(model, decay_vectors)
-    return SGD(groups, lr=0.0, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+    optimizer = SGD(groups, lr=0.0, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, **how)
+    optimizer.register_step_pre_hook(add_missing_momenta)
+    return ready_to_load(optimizer)
 
 
 def powersgd_momentum(model: nn.Module, *, momentum: Decay, weight_decay: NonNegative, decay_vectors: bool) -> "PowerSGDMomentum":
@@ -24,7 +35,8 @@ def powersgd_momentum(model: nn.Module, *, momentum: Decay, weight_decay: NonNeg
             f"optimizer.momentum={momentum} must be above 0 and below 1 with optimizer=powersgd_momentum, where the gradient is "
             "added to its momentum; use optimizer=sgd"
         )
-    return PowerSGDMomentum(parameter_groups(model, decay_vectors), lr=0.0, momentum=momentum, weight_decay=weight_decay)
+    groups = parameter_groups(model, decay_vectors)
+    return ready_to_load(PowerSGDMomentum(groups, lr=0.0, momentum=momentum, weight_decay=weight_decay))
 
 
 class PowerSGDMomentum(SGD):
@@ -65,14 +77,16 @@ def adam(
     model: nn.Module, *, betas: tuple[Decay, Decay], eps: Positive, weight_decay: NonNegative, decay_vectors: bool
 ) -> Adam:  # fmt: skip
     """Adam with weight decay as a part of the gradient; `decay_vectors` as in `sgd`."""
-    return Adam(parameter_groups(model, decay_vectors), lr=0.0, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay)
+    groups = parameter_groups(model, decay_vectors)
+    return ready_to_load(Adam(groups, lr=0.0, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay, fused=True))
 
 
 def adamw(
     model: nn.Module, *, betas: tuple[Decay, Decay], eps: Positive, weight_decay: NonNegative, decay_vectors: bool
 ) -> AdamW:  # fmt: skip
     """Adam with weight decay apart from the gradient; `decay_vectors` as in `sgd`."""
-    return AdamW(parameter_groups(model, decay_vectors), lr=0.0, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay)
+    groups = parameter_groups(model, decay_vectors)
+    return ready_to_load(AdamW(groups, lr=0.0, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay, fused=True))
 
 
 def parameter_groups(model: nn.Module, decay_vectors: bool) -> list[dict[str, Any]]:
@@ -80,3 +94,34 @@ def parameter_groups(model: nn.Module, decay_vectors: bool) -> list[dict[str, An
     matrices = [p for p in model.parameters() if p.ndim > 1 or decay_vectors]
     vectors = [p for p in model.parameters() if p.ndim <= 1 and not decay_vectors]
     return [{"params": matrices}] + [{"params": vectors, "weight_decay": 0.0}] * bool(vectors)
+
+
+Some = TypeVar("Some", bound=Optimizer)
+
+
+def ready_to_load(optimizer: Some) -> Some:
+    """The optimizer; state that it loads gets the strides of the parameters, and its implementation stays its own."""
+
+    def loaded(optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            group.update({key: optimizer.defaults[key] for key in IMPLEMENTATION})  # chosen for this device and memory format
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                    state[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)
+
+    optimizer.register_load_state_dict_post_hook(loaded)
+    return optimizer
+
+
+def add_missing_momenta(optimizer: Optimizer, *_: Any) -> None:
+    """Let a momentum start from zero, which is the same as from the first gradient.
+
+    SGD's fused kernel cannot do a step in which only some parameters have one (after a surgery, or when one gets its first
+    gradient late), and it starts from memory that is not initialised if AMP's loss scaler skips the first step.
+    """
+    for group in optimizer.param_groups:
+        if group["fused"] and group["momentum"]:
+            for parameter in group["params"]:
+                if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)

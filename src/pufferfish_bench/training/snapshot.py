@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from pufferfish_bench.base.errors import Damaged
 from pufferfish_bench.core import Method, Run
+from pufferfish_bench.training.optimizers import IMPLEMENTATION
 from pufferfish_bench.training.precision import FullPrecision
 
 MOMENTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # optimizer state that has the shape of its parameter
@@ -105,7 +106,8 @@ def check_optimizer(optimizer: Optimizer, fresh: dict[str, Any], saved: Any) -> 
     if len(fresh["param_groups"]) != len(saved["param_groups"]):
         raise Damaged(f"optimizer.param_groups: {len(saved['param_groups'])} instead of {len(fresh['param_groups'])}")
     for ours, theirs in zip(fresh["param_groups"], saved["param_groups"], strict=True):
-        alike(ours, theirs, "optimizer.param_groups", common_keys_only=True)
+        settings = {key: value for key, value in ours.items() if key not in IMPLEMENTATION}
+        alike(settings, theirs, "optimizer.param_groups", common_keys_only=True)
         if theirs.get("params") != ours["params"]:
             raise Damaged("optimizer.param_groups: other parameters")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -99,7 +99,7 @@ class Translation(Task):
 
     def padded(self, pairs: Pairs, chosen: Any) -> Batch:
         sides = ([side[number] for number in chosen] for side in (pairs.source, pairs.target))
-        source, target = (pad_sequence(side, batch_first=True, padding_value=PAD).to(self.world.device) for side in sides)
+        source, target = (self.world.on_device(pad_sequence(side, batch_first=True, padding_value=PAD)) for side in sides)
         return source, target
 
     def loss(self, model: Callable[..., Tensor], batch: Batch) -> Tensor:
