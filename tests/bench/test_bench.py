@@ -126,13 +126,14 @@ def test_git_ignores_the_results_of_a_quick_run():
 def test_subjects_are_measured_in_processes_of_their_own_and_one_that_fails_leaves_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
-    """The old file of a subject that fails must not pass for a new result."""
+    """The old file of a subject that fails must not pass for a new result. The loader has worker processes of its own."""
+    monkeypatch.setenv("PUFFERFISH_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setitem(suite.SUBJECTS, "nonsense", "a subject without a module")
     (tmp_path / "nonsense.json").write_text("{}")
-    assert suite.measure_all(tmp_path, quick=True, subjects=["nonsense", "startup"]) == ["nonsense"]
-    assert [path.name for path in tmp_path.iterdir()] == ["startup.json"]
+    assert suite.measure_all(tmp_path, quick=True, subjects=["nonsense", "loader"]) == ["nonsense"]
+    assert [path.name for path in tmp_path.iterdir()] == ["loader.json"]
     output, errors = capfd.readouterr()
-    assert "[2/2] startup: " in output
+    assert "[2/2] loader: " in output
     assert "nonsense failed with exit code 1" in output
     assert "No module named 'pufferfish_bench.bench.nonsense'" in errors
 

@@ -147,6 +147,13 @@ def test_rendering_writes_page_and_pictures_and_shows_the_same_table(tmp_path: P
     assert (tmp_path / "bench.png").read_bytes() == before
 
 
+def test_a_ratio_that_looks_like_its_target_gets_more_digits():
+    found = row("epoch", 1.024, 1.0)
+    assert not found.met
+    assert table.cells(found)[3] == "1.024"
+    assert table.cells(row("epoch", 1.07, 1.0))[3] == "1.07"
+
+
 def test_a_folder_without_results_is_refused(tmp_path: Path):
     write_json(tmp_path / "beam.json", {"same": 1})
     with pytest.raises(InputError, match="has no results"):

@@ -23,7 +23,7 @@ from pufferfish_bench.core import Observer, Run, Task
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.training.observers import Recorder, SlowRun, TensorBoard, Terminal
 
-QUICK = {"rounds": 2, "images": 2560}
+QUICK = {"rounds": 2, "images": 1280}
 
 
 class Turns(Observer):
@@ -65,7 +65,7 @@ def bare_loop(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, ra
 
 
 def measure(
-    *, rounds: int = 7, images: int = 5120, batch_size: int = 128, width: float = 0.25
+    *, rounds: int = 5, images: int = 5120, batch_size: int = 128, width: float = 0.25
 ) -> tuple[list[Row], dict[str, Any]]:
     """ResNet-18 at `width` on synthetic images."""
     config = composed(

@@ -17,7 +17,7 @@ QUICK = {"rounds": 1, "widths": (0.125, 0.25, 0.5), "batch_sizes": (32, 128)}
 
 
 def measure(
-    *, rounds: int = 2, widths: Sequence[float] = (0.125, 0.25, 0.5, 1.0), batch_sizes: Sequence[int] = (32, 128, 512)
+    *, rounds: int = 3, widths: Sequence[float] = (0.125, 0.25, 0.5, 1.0), batch_sizes: Sequence[int] = (32, 128, 512)
 ) -> tuple[list[Row], dict[str, Any]]:
     """No rows: the study has no target."""
     points = []

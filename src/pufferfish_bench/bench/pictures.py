@@ -9,29 +9,50 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from pufferfish_bench.bench.row import Row
 from pufferfish_bench.report import charts
 
+SHOWN = (0.4, 2.5)  # the range of ratios relative to their targets
+TICKS = (0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5)
+
 
 def ratios(rows: Sequence[Row]) -> Figure:
     """Every ratio relative to its target: a point to the right of the line has met it, whichever direction the target has."""
-    figure = Figure(figsize=(10, 1.6 + 0.36 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(10, 1.9 + 0.34 * len(rows)), layout="constrained")
     axes = figure.subplots()
     for place, row in enumerate(rows):
-        middle, low, high = (relative(row, ratio) for ratio in (row.ratio, row.lowest, row.highest))
-        low, high = min(low, high), max(low, high)
+        middle, *ends = (within(relative(row, ratio)) for ratio in (row.ratio, row.lowest, row.highest))
         colour = charts.GREEN if row.met else charts.VERMILION
-        axes.errorbar(middle, place, xerr=[[middle - low], [high - middle]], fmt="o" if row.met else "X", color=colour, capsize=3)
+        axes.plot(ends, [place, place], color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
+        axes.plot(middle, place, marker=marker(row), color=colour, markersize=8, linestyle="none")
         if row.limit is not None:
-            axes.plot(relative(row, row.limit), place, marker="|", markersize=14, markeredgewidth=2, color=charts.BLACK)
-        words = f"{row.ratio:.3g} ({row.direction} {row.target:.3g})"
+            axes.plot(within(relative(row, row.limit)), place, marker="|", markersize=14, markeredgewidth=2, color=charts.BLACK)
+        words = f"{row.ratio_text} ({row.target_text})"
         axes.annotate(words, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=9, annotation_clip=False)
     axes.axvline(1, color=charts.BLUE, linewidth=1.5)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: f"{x:g}" if str(f"{x:g}").strip("0.")[:1] in ("2", "5") else ""))
+    axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlim(SHOWN[0] / 1.05, SHOWN[1] * 1.05)
     axes.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=9)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("relative to the target: right of the line it is met")
-    axes.set_title("Ratio (target) of each row; whiskers: lowest and highest round; black bar: limit", loc="left")
+    axes.set_xlabel("relative to the target: to the right of the line it is met")
+    figure.suptitle(
+        "Ratio (target) of each row. Band: lowest to highest round. Black bar: limit.\n"
+        f"Arrows and bars at the edge are beyond {SHOWN[0]:g} or {SHOWN[1]:g}.",
+        fontsize=11,
+    )
     return figure
+
+
+def within(value: float) -> float:
+    """A value at most as far from 1 as the picture shows."""
+    return min(max(value, SHOWN[0]), SHOWN[1])
+
+
+def marker(row: Row) -> str:
+    """An arrow if the point is beyond the edge, else a disc for a target that is met and a cross for one that is not."""
+    value = relative(row, row.ratio)
+    if value < SHOWN[0]:
+        return "<"
+    return ">" if value > SHOWN[1] else "o" if row.met else "X"
 
 
 def relative(row: Row, ratio: float) -> float:
@@ -58,6 +79,7 @@ def growth(found: dict[str, Any]) -> Figure:
     gains.plot(widths, [limits[width] for width in widths], color=charts.BLACK, linestyle="--", label="limit (MACs)")
     gains.axhline(1, color=charts.GREY)
     times.set_yscale("log")
+    times.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
     times.set_ylabel("seconds per step")
     gains.set_ylabel("hybrid: times as fast as vanilla")
     for axes in (times, gains):

@@ -33,12 +33,27 @@ class Row:
     def met(self) -> bool:
         return COMPARE[self.direction](self.ratio, self.target)
 
+    @property
+    def ratio_text(self) -> str:
+        """The ratio, with more digits if it would otherwise look the same as the target."""
+        text = number(self.ratio)
+        return f"{self.ratio:.4g}" if text == number(self.target) else text
+
+    @property
+    def target_text(self) -> str:
+        return f"{self.direction} {number(self.target)}"
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"met": self.met}
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> "Row":
         return cls(**{key: value for key, value in entry.items() if key != "met"})
+
+
+def number(ratio: float) -> str:
+    """A ratio with two digits after the point, three below 0.1, one from 10 on."""
+    return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3f}"
 
 
 def compare(

@@ -48,6 +48,11 @@ def measure(subject: str, out: Path, *, quick: bool, rounds: int | None = None) 
     return path
 
 
+def measure_in_new_process(subject: str, out: Path, *, quick: bool) -> None:
+    multiprocessing.set_start_method(None, force=True)  # else the workers of a DataLoader would be spawned like this process
+    measure(subject, out, quick=quick)
+
+
 def measure_all(out: Path, *, quick: bool, subjects: Sequence[str] = tuple(SUBJECTS)) -> list[str]:
     """Measure each subject in a new process, whose thread counts and memory settings end with it. Returns those that failed.
 
@@ -58,7 +63,7 @@ def measure_all(out: Path, *, quick: bool, subjects: Sequence[str] = tuple(SUBJE
     for number, subject in enumerate(subjects, start=1):
         say(f"[{number}/{len(subjects)}] {subject}: {SUBJECTS[subject]}", style="bold")
         (out / f"{subject}.json").unlink(missing_ok=True)
-        process = spawn.Process(target=measure, args=(subject, out), kwargs={"quick": quick})
+        process = spawn.Process(target=measure_in_new_process, args=(subject, out), kwargs={"quick": quick})
         process.start()
         process.join()
         if process.exitcode:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.bench import pictures
-from pufferfish_bench.bench.row import Row
+from pufferfish_bench.bench.row import Row, number
 from pufferfish_bench.bench.suite import SUBJECTS
 from pufferfish_bench.records.files import read_json, replace_file
 from pufferfish_bench.report import charts, tables
@@ -19,8 +19,8 @@ COLUMNS = ("row", "ours", "rival", "ratio", "spread", "limit", "target", "met")
 INTRODUCTION = """\
 Contenders take turns in one process. A ratio is the median over rounds, the spread its lowest and highest value. With a target
 ">=" a ratio says how many times as fast ours is as its rival, with "<=" and "<" which share of the rival's time or memory it
-needs. The limit is the ratio of the operations (MACs) of a net, or what the notes say. `make bench` measures everything again;
-the figures of a row are in the JSON file of its subject."""
+needs. The limit is the ratio of the operations (MACs) of two nets, 1 where ours does what the rival does and more, or what the
+notes say. `make bench` measures everything again; the figures of a row are in the JSON file of its subject."""
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,12 @@ def cells(row: Row) -> tuple[str, ...]:
         row.name,
         f"{row.ours}: {value(row.ours_value, row.unit)}",
         f"{row.rival}: {value(row.rival_value, row.unit)}",
-        number(row.ratio),
+        row.ratio_text,
         f"{number(row.lowest)} to {number(row.highest)}",
         "" if row.limit is None else number(row.limit),
-        f"{row.direction} {number(row.target)}",
+        row.target_text,
         "yes" if row.met else "no",
     )
-
-
-def number(ratio: float) -> str:
-    """A ratio with two digits after the point, three below 0.1, one from 10 on."""
-    return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3f}"
 
 
 def value(amount: float, unit: str) -> str:
