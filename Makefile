@@ -20,7 +20,7 @@ table16 table17: MODEL := transformer
 table18: MODEL := vgg19_lth
 DESCRIBED := table11 table12 table13 table14 table15 table16 table17 table18
 
-.PHONY: help demo test bench tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab lint format clean
+.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,11 +34,11 @@ demo: $(INSTALLED)  ## train a small ResNet-18, vanilla and Pufferfish, on synth
 test: $(INSTALLED)  ## run all tests; PUFFERFISH_DATA=DIR adds those on real data
 	$(BIN)/pytest
 
-bench: $(INSTALLED)  ## measure speed, as ratios within one run, into results/bench/; PUFFERFISH_DATA=DIR holds imagenet_sample
-	$(BIN)/python -m pufferfish_bench.cli.bench lstm
-	$(BIN)/python -m pufferfish_bench.cli.bench compression
-	$(BIN)/python -m pufferfish_bench.cli.bench step
-	$(BIN)/python -m pufferfish_bench.cli.bench loader "$${PUFFERFISH_DATA:-data}/imagenet_sample/train"
+bench: $(INSTALLED)  ## measure speed against rivals, as ratios, into results/bench/; under 20 minutes; PUFFERFISH_DATA=DIR may hold imagenet_fullsize
+	$(BIN)/python -m pufferfish_bench.cli.bench all
+
+bench-quick: $(INSTALLED)  ## the same with fewer rounds and smaller sizes, into results/runs/bench-quick; under 3 minutes
+	$(BIN)/python -m pufferfish_bench.cli.bench all --quick
 
 tables: $(INSTALLED)  ## run what is missing of all tables, then write the report; one table: make table4 PROFILE=cpu SEEDS=3 (profiles: paper, cpu, smoke)
 	$(REPRODUCE) $(filter table%,$(REPRODUCED))

@@ -1,4 +1,4 @@
-"""How speed is compared: contenders take turns and a ratio is that of one round. Every benchmark runs at toy size."""
+"""How speed is compared: contenders take turns and a ratio is that of one round; the command line of the benchmark."""
 
 import re
 import subprocess
@@ -6,18 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from pufferfish_bench.bench import beam, compression, interleaved, loader, lstm, step
+from pufferfish_bench.bench import beam, interleaved, suite, table
 from pufferfish_bench.cli import bench as command
 from pufferfish_bench.config.restore import restored_model
 from pufferfish_bench.records.files import RUN, read_json
 from tests.support.commands import Command
 from tests.support.multi30k import SMALL
-from tests.support.pictures import photograph
 from tests.support.repository import REPOSITORY
-
-ALL = (beam, compression, loader, lstm, step)
 
 
 def test_contenders_take_turns_and_the_first_round_is_not_counted():
@@ -32,49 +28,24 @@ def test_a_ratio_is_the_median_over_rounds_so_one_disturbed_round_does_not_matte
     assert interleaved.ratio([1.0, 1.0], [4.0, 4.0]) == pytest.approx(0.25)
 
 
-def test_the_lstm_benchmark_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture):
-    lstm.measure(hidden=12, batch_size=3, steps=4, rank=3, rounds=2, out=tmp_path)
-    figures = read_json(tmp_path / "lstm.json")
-    assert figures["settings"] == {"hidden": 12, "batch_size": 3, "steps": 4, "rank": 3, "rounds": 2}
-    for memory in ("as it comes", "kept"):
-        fused, ours = figures["seconds"][memory].values()
-        assert len(fused) == len(ours) == 2
-        assert figures["times_as_fast"][memory] == interleaved.ratio(fused, ours)
-    assert "low-rank (3)" in capsys.readouterr().out
+def test_work_that_a_contender_needs_before_its_turn_is_not_timed(monkeypatch: pytest.MonkeyPatch):
+    clock, order = [0.0], []
+    monkeypatch.setattr(interleaved.time, "perf_counter", lambda: clock[0])
+
+    def work(name: str, seconds: float) -> None:
+        order.append(name)
+        clock[0] += seconds
+
+    contenders = {"a": lambda: work("a", 1.0), "b": lambda: work("b", 2.0)}
+    taken = interleaved.seconds(contenders, before={"b": lambda: work("before b", 10.0)}, rounds=1)
+    assert order == ["a", "before b", "b"] * 2
+    assert taken == {"a": [1.0], "b": [2.0]}
 
 
-def test_the_compression_benchmark_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture):
-    compression.measure(width=0.05, few=50, rounds=2, out=tmp_path)
-    figures = read_json(tmp_path / "compression.json")
-    assert list(figures["seconds"]) == ["PowerSGD, rank 2", "packing signs", "packing all signs"]
-    assert all(len(seconds) == 2 for ways in figures["seconds"].values() for seconds in ways.values())
-    assert len(figures["times_as_long"]) == 7
-    assert f"{figures['settings']['gradients']:,} gradients" in capsys.readouterr().out
-
-
-def test_the_step_benchmark_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture):
-    step.measure(batch_size=2, image_size=64, width=0.05, rounds=1, out=tmp_path)
-    figures = read_json(tmp_path / "step.json")
-    assert list(figures["nets"]) == list(step.NETS)
-    for net in figures["nets"].values():
-        before, after = net["parameters"]
-        assert before > after
-        assert net["times_as_fast"] == interleaved.ratio(net["seconds"]["before"], net["seconds"]["after"])
-    assert "wrn50_2" in capsys.readouterr().out
-
-
-def test_the_loader_benchmark_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture):
-    for name in ("cat", "dog"):
-        (tmp_path / "pets" / "train" / name).mkdir(parents=True)
-        for number in range(3):
-            picture = Image.fromarray(photograph(30, 40, seed=number))
-            picture.save(tmp_path / "pets" / "train" / name / f"{number}.jpg")
-    loader.measure(tmp_path / "pets" / "train", pictures=12, batch_size=5, size=16, rounds=1, out=tmp_path)
-    figures = read_json(tmp_path / "loader-pets.json")
-    assert figures["settings"] == {"pictures": 12, "batch_size": 5, "image_size": 16, "rounds": 1}
-    found = [(entry["loader"], entry["workers"]) for entry in figures["loaders"]]
-    assert found == [(name, workers) for workers in (1, 2) for name in (loader.TORCHVISION, loader.OURS, loader.CACHED)]
-    assert "12 pictures" in capsys.readouterr().out
+def test_without_warm_up_every_round_counts():
+    order = []
+    taken = interleaved.seconds({"a": lambda: order.append("a")}, rounds=2, warm_up=False)
+    assert len(order) == len(taken["a"]) == 2
 
 
 def test_the_beam_benchmark_writes_what_it_measured(
@@ -111,10 +82,10 @@ def test_the_beam_benchmark_writes_what_it_measured(
         (["nonsense"], "invalid choice: 'nonsense'"),
         (["lstm", "--nonsense"], "unrecognized arguments: --nonsense"),
         (["lstm", "--rounds", "0"], "--rounds: must be a whole number of at least 1, got 0"),
-        (["step", "--rounds", "many"], "--rounds: must be a whole number of at least 1, got many"),
+        (["nets", "--rounds", "many"], "--rounds: must be a whole number of at least 1, got many"),
         (["compression", "more"], "unrecognized arguments: more"),
-        (["loader"], "the following arguments are required: DIR"),
-        (["loader", "nowhere"], "there is no folder nowhere"),
+        (["all", "--rounds", "2"], "unrecognized arguments: --rounds 2"),
+        (["table", "--quick"], "unrecognized arguments: --quick"),
         (["beam", "nowhere"], "there is no run in nowhere"),
         (["beam", "nowhere", "nowhere"], "there is no run in nowhere"),
     ],
@@ -132,16 +103,58 @@ def test_wrong_arguments_get_the_usage_and_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_make_bench_starts_each_benchmark_with_arguments_that_it_accepts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "quick", "folder"), [("bench", False, "results/bench"), ("bench-quick", True, "results/runs/bench-quick")]
+)
+def test_make_starts_the_whole_benchmark_with_arguments_that_it_accepts(
+    name: str, quick: bool, folder: str, monkeypatch: pytest.MonkeyPatch
+):
     started = []
-    for benchmark in ALL:
-        monkeypatch.setattr(benchmark, "measure", lambda *_, **given: started.append(given))
-    (tmp_path / "imagenet_sample" / "train").mkdir(parents=True)
-    recipe = re.findall(r"-m pufferfish_bench\.cli\.bench (.*)", target("bench"))
-    for words in recipe:
-        command.main(words.replace("$${PUFFERFISH_DATA:-data}", str(tmp_path)).replace('"', "").split())
-    assert len(recipe) == len(started) == 4
-    assert all(given["out"] == Path("results/bench") for given in started)
+    monkeypatch.setattr(suite, "measure_all", lambda out, **given: started.append((out, given)) or [])
+    monkeypatch.setattr(table, "render", lambda out, console: started.append(out))
+    (words,) = re.findall(r"-m pufferfish_bench\.cli\.bench (.*)", target(name))
+    command.main(words.split())
+    assert started == [(Path(folder), {"quick": quick}), Path(folder)]
+
+
+def test_git_ignores_the_results_of_a_quick_run():
+    ignored = subprocess.run(["git", "check-ignore", "-q", f"{command.QUICK_OUT}/lstm.json"], cwd=REPOSITORY)
+    kept = subprocess.run(["git", "check-ignore", "-q", f"{command.OUT}/lstm.json"], cwd=REPOSITORY)
+    assert (ignored.returncode, kept.returncode) == (0, 1)
+
+
+def test_subjects_are_measured_in_processes_of_their_own_and_one_that_fails_leaves_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    """The old file of a subject that fails must not pass for a new result. The loader has worker processes of its own."""
+    monkeypatch.setenv("PUFFERFISH_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setitem(suite.SUBJECTS, "nonsense", "a subject without a module")
+    (tmp_path / "nonsense.json").write_text("{}")
+    assert suite.measure_all(tmp_path, quick=True, subjects=["nonsense", "loader"]) == ["nonsense"]
+    assert [path.name for path in tmp_path.iterdir()] == ["loader.json"]
+    output, errors = capfd.readouterr()
+    assert "[2/2] loader: " in output
+    assert "nonsense failed with exit code 1" in output
+    assert "No module named 'pufferfish_bench.bench.nonsense'" in errors
+
+
+def test_a_single_subject_renders_the_table_of_its_folder_again(tmp_path: Path, capsys: pytest.CaptureFixture):
+    command.main(["startup", "--rounds", "1", "--out", str(tmp_path)])
+    assert (tmp_path / "README.md").read_text() == table.page(table.read(tmp_path))
+    (tmp_path / "README.md").unlink()
+    command.main(["table", "--out", str(tmp_path)])
+    assert (tmp_path / "README.md").exists()
+    assert capsys.readouterr().out.count("targets met") == 2
+
+
+def test_a_failed_subject_gives_exit_code_1_after_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shown = []
+    monkeypatch.setattr(suite, "measure_all", lambda out, **given: ["lstm"])
+    monkeypatch.setattr(table, "render", lambda out, console: shown.append(out))
+    with pytest.raises(SystemExit) as exit:
+        command.main(["all", "--out", str(tmp_path)])
+    assert exit.value.code == 1
+    assert shown == [tmp_path]
 
 
 def target(name: str) -> str:
@@ -155,5 +168,5 @@ def test_help_comes_without_torch_and_names_every_benchmark(tmp_path: Path):
     program += "atexit.register(lambda: print('torch' in sys.modules)); main()"
     shown = subprocess.run([sys.executable, "-c", program, "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert {benchmark.__name__.rpartition(".")[2] for benchmark in ALL} <= set(shown.stdout.split())
+    assert {"all", "table", "beam", *suite.SUBJECTS} <= set(shown.stdout.split())
     assert shown.stdout.endswith("\nFalse\n")

@@ -1,36 +1,70 @@
-"""The cost of compressing the gradients of ResNet-18, in one process that sends nothing: PowerSGD against torch's hook, and
-packing Signum's signs against packing them one by one."""
+"""The cost of compressing the gradients of ResNet-18 in one process: PowerSGD against torch's hook, and Signum's votes against a
+sum of signs as int8."""
 
 import copy
-import statistics
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from pufferfish_bench.bench import interleaved
-from pufferfish_bench.distributed.world import single_process
+from pufferfish_bench.bench.row import Row, compare
+from pufferfish_bench.distributed.world import World, single_process
 from pufferfish_bench.models.resnet18 import ResNet18
-from pufferfish_bench.reducers import bits
 from pufferfish_bench.reducers.powersgd import PowerSGD
-from pufferfish_bench.report import tables
+from pufferfish_bench.reducers.signum import Signum
 from pufferfish_bench.training.memory import keep_freed_memory
 from pufferfish_bench.training.stopwatch import Stopwatch
 
-RANK, ROUNDS = 2, 15
+RANKS = (2, 4)
+QUICK = {"rounds": 5}
+OURS, HOOK, BATCHED, PASSES = "flat engine", "torch's hook", "torch's hook, shapes batched", "two passes over the gradient"
+MOMENTUM = 0.9
 
-Work = dict[str, Callable[[], Any]]
+Seconds = dict[str, list[float]]
 
 
-def resnet(width: float) -> ResNet18:
-    return ResNet18(classes=10, width=width, stem_norm=False)
+class SendingWorld(World):
+    """One process that nevertheless calls the collectives, as torch's hook does."""
+
+    def allreduce(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor)
+
+
+def measure(*, rounds: int = 15, width: float = 1.0, workers: int = 8) -> tuple[list[Row], dict[str, Any]]:
+    """`width` multiplies the width of ResNet-18."""
+    keep_freed_memory()  # as in a run
+    torch.manual_seed(1)
+    model = ResNet18(classes=10, width=width, stem_norm=False)
+    rows, figures = [], {"gradients": sum(parameter.numel() for parameter in model.parameters())}
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        for rank in RANKS:
+            taken = within_ddp(copy.deepcopy(model), partial(powersgd, rank=rank, rounds=rounds))
+            note = (
+                f"Time over that of torch's hook with shapes batched: {interleaved.ratio(taken[OURS], taken[BATCHED]):.2f}. "
+                "The limit is two passes over the gradient."
+            )
+            sides = [(name, taken[name]) for name in (OURS, HOOK)]
+            limit = interleaved.ratio(taken[PASSES], taken[HOOK])
+            rows.append(compare(f"powersgd_{rank}", *sides, limit=limit, note=note))
+            figures[f"PowerSGD, rank {rank}"] = taken
+    finally:
+        dist.destroy_process_group()
+    taken = signum(model, workers, rounds)
+    mine, careful, plain = taken
+    note = (
+        f"Momentum, signs and the majority of {workers} workers. Time over that of an int8 sum that torch accumulates in int64, "
+        f"its default: {interleaved.ratio(taken[mine], taken[plain]):.2f}. Ours sends an eighth of the bytes, which this row "
+        "does not time."
+    )
+    rows.append(compare("signum", (mine, taken[mine]), (careful, taken[careful]), note=note))
+    return rows, figures | {"Signum": taken}
 
 
 def within_ddp(model: nn.Module, measure: Callable[[dist.GradBucket, nn.Module], Any]) -> Any:
@@ -50,88 +84,77 @@ def within_ddp(model: nn.Module, measure: Callable[[dist.GradBucket, nn.Module],
     return only
 
 
-def ours(bucket: dist.GradBucket, theirs: nn.Module) -> Callable[[], Any]:
-    """PowerSGD of the same gradients by the flat engine, with the same collectives of one rank as torch's hook."""
-    watch = Stopwatch(device=torch.device("cpu"), untimed_steps=0)
-    reducer = PowerSGD(rank=RANK, seed=1, measure_wait=False, world=single_process(), watch=watch)
-    model = copy.deepcopy(theirs)
-    reducer.attach(model)
+class Gradients:
+    """Gives a reducer the same gradients before each of its turns, the way a backward pass does: by adding to cleared ones."""
+
+    def __init__(self, reducer: Any, model: nn.Module, gradients: dict[str, Tensor]):
+        self.reducer = reducer
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        reducer.attach(model)
+        self.pairs = [(model.get_parameter(name), gradient) for name, gradient in gradients.items()]
+
+    def restore(self) -> None:
+        self.reducer.clear(self.optimizer)
+        for parameter, gradient in self.pairs:
+            parameter.grad.add_(gradient)
+
+
+def powersgd(bucket: dist.GradBucket, theirs: nn.Module, *, rank: int, rounds: int) -> Seconds:
+    """Seconds of each implementation, with the same gradients and the same collectives of one process."""
     names = {id(parameter): name for name, parameter in theirs.named_parameters()}
-    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-        model.get_parameter(names[id(parameter)]).grad.copy_(gradient)
-
-    def reduce() -> None:
-        reducer.reduce()
-        for message in (reducer.first, reducer.second):
-            dist.all_reduce(message)
-
-    return reduce
-
-
-def powersgd(bucket: dist.GradBucket, model: nn.Module, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each implementation, in turns."""
+    gradients = {
+        names[id(parameter)]: gradient.clone()
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
+    }
+    whole = bucket.buffer().clone()
+    watch = Stopwatch(device=torch.device("cpu"), untimed_steps=0)
+    world = SendingWorld(rank=0, size=1, device=torch.device("cpu"))
+    reducer = PowerSGD(rank=rank, seed=1, measure_wait=False, world=world, watch=watch)
+    mine = Gradients(reducer, copy.deepcopy(theirs), gradients)
 
     def torchs(*, batched: bool) -> Callable[[], Any]:
         state = powerSGD_hook.PowerSGDState(
-            None, matrix_approximation_rank=RANK, start_powerSGD_iter=2, batch_tensors_with_same_shape=batched
+            None, matrix_approximation_rank=rank, start_powerSGD_iter=2, batch_tensors_with_same_shape=batched
         )
         state.iter = 2  # past its uncompressed steps
         return lambda: powerSGD_hook.powerSGD_hook(state, bucket).wait()
 
+    passed = whole.clone()
     work = {
-        "flat engine": ours(bucket, model),
-        "torch's hook": torchs(batched=False),
-        "torch's hook, shapes batched": torchs(batched=True),
+        OURS: reducer.reduce,
+        HOOK: torchs(batched=False),
+        BATCHED: torchs(batched=True),
+        PASSES: lambda: passed.mul_(0.5).mul_(2.0),
+    }
+    before = {OURS: mine.restore} | dict.fromkeys((HOOK, BATCHED), partial(bucket.buffer().copy_, whole))
+    return interleaved.seconds(work, before=before, rounds=rounds)
+
+
+def signum(model: nn.Module, workers: int, rounds: int) -> Seconds:
+    """Seconds from a worker's gradients to the majority of all signs: ours, and the sum of int8 signs with two accumulators."""
+    gradients = {name: torch.randn_like(parameter) for name, parameter in model.named_parameters()}
+    watch = Stopwatch(device=torch.device("cpu"), untimed_steps=0)
+    reducer = Signum(momentum=MOMENTUM, measure_wait=False, world=single_process(), watch=watch)
+    mine = Gradients(reducer, copy.deepcopy(model), gradients)
+    mine.restore()
+    message = reducer.encode()
+    messages = torch.randint(256, (workers, *message.shape), dtype=torch.uint8)
+    gradient = torch.cat([each.flatten() for each in gradients.values()])
+    momentum = gradient.clone()
+    signs = torch.randint(-1, 2, (workers, len(gradient)), dtype=torch.int8)
+
+    def ours() -> None:
+        messages[0] = reducer.encode()
+        reducer.decode(messages)
+
+    def int8_sum(**accumulator: torch.dtype) -> None:
+        momentum.lerp_(gradient, 1 - MOMENTUM)
+        signs[0] = momentum.sign()
+        gradient.copy_(signs.sum(0, **accumulator).sign_())
+
+    work = {
+        "packed signs": ours,
+        "int8 sum": partial(int8_sum, dtype=torch.int8),
+        "int8 sum, accumulated in int64": int8_sum,
     }
     return interleaved.seconds(work, rounds=rounds)
-
-
-def one_by_one(negative: Tensor) -> Tensor:
-    """Eight booleans to a byte, one at a time."""
-    packed = torch.zeros(bits.packed_size(len(negative)), dtype=torch.uint8)
-    for place, answer in enumerate(negative.to(torch.int8)):
-        packed[place // bits.BYTE] |= int(answer) << place % bits.BYTE
-    return packed
-
-
-def weighed(negative: Tensor) -> Tensor:
-    """Eight booleans to a byte, as a sum of uint8 times powers of two along the short dimension."""
-    powers = torch.tensor([1 << place for place in range(bits.BYTE)], dtype=torch.uint8)
-    return (negative.to(torch.uint8).view(-1, bits.BYTE) * powers).sum(1, dtype=torch.uint8)
-
-
-def packing(name: str, answers: Tensor, other: Callable[[Tensor], Tensor], rounds: int) -> dict[str, list[float]]:
-    work: Work = {f"planes, {len(answers):,} signs": partial(bits.pack, answers), name: partial(other, answers)}
-    return interleaved.seconds(work, rounds=rounds)
-
-
-def measure(*, out: Path, rounds: int = ROUNDS, width: float = 1.0, few: int = 20_000) -> None:
-    """Print the table and write the numbers to `out`; packing one by one is slow and gets only `few` signs."""
-    keep_freed_memory()  # as in a run
-    torch.manual_seed(1)
-    model = resnet(width)
-    gradients = sum(parameter.numel() for parameter in model.parameters())
-    signs = torch.randn(gradients) < 0
-    even = signs[: gradients - gradients % bits.BYTE]
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-    try:
-        compressed = within_ddp(model, partial(powersgd, rounds=rounds))
-    finally:
-        dist.destroy_process_group()
-    taken = {
-        f"PowerSGD, rank {RANK}": compressed,
-        "packing signs": packing("one by one", signs[:few], one_by_one, rounds),
-        "packing all signs": packing("int8 times powers of two", even, weighed, rounds),
-    }
-    table = tables.table(
-        "work", "implementation", "ms", "times as long", title=f"{gradients:,} gradients, one process, nothing sent"
-    )
-    gains = {}
-    for work, ways in taken.items():
-        first = next(iter(ways.values()))
-        for way, seconds in ways.items():
-            gains[f"{work}: {way}"] = interleaved.ratio(seconds, first)
-            table.add_row(work, way, f"{1000 * statistics.median(seconds):.2f}", f"{gains[f'{work}: {way}']:.2f}")
-    tables.show(table, Console())
-    settings = {"gradients": gradients, "rank": RANK, "rounds": rounds, "few": few}
-    interleaved.write(out / "compression.json", {"settings": settings, "seconds": taken, "times_as_long": gains})

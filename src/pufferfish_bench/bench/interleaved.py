@@ -13,15 +13,23 @@ from rich.progress import Progress
 from pufferfish_bench.records import files
 from pufferfish_bench.records.environment import environment
 
+Work = Mapping[str, Callable[[], Any]]
 
-def seconds(contenders: Mapping[str, Callable[[], Any]], *, rounds: int) -> dict[str, list[float]]:
-    """The seconds of each contender in each round, after one round that is not counted."""
+
+def seconds(contenders: Work, *, rounds: int, before: Work | None = None, warm_up: bool = True) -> dict[str, list[float]]:
+    """The seconds of each contender in each round, after one round that is not counted (unless `warm_up` is false).
+
+    `before` holds work that a contender needs done before each of its turns and that is not timed.
+    """
     taken: dict[str, list[float]] = {name: [] for name in contenders}
+    first = 0 if warm_up else 1
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("", total=(rounds + 1) * len(contenders))
-        for number in range(rounds + 1):
+        bar = progress.add_task("", total=(rounds + 1 - first) * len(contenders))
+        for number in range(first, rounds + 1):
             for name, work in contenders.items():
                 progress.update(bar, description=f"round {number} of {rounds}: {name}")
+                if before and name in before:
+                    before[name]()
                 start = time.perf_counter()
                 work()
                 if number:
@@ -30,9 +38,14 @@ def seconds(contenders: Mapping[str, Callable[[], Any]], *, rounds: int) -> dict
     return taken
 
 
+def ratios(one: list[float], other: list[float]) -> list[float]:
+    """How many times as long `one` took as `other`, in each round."""
+    return [a / b for a, b in zip(one, other, strict=True)]
+
+
 def ratio(one: list[float], other: list[float]) -> float:
     """How many times as long `one` took as `other`: the median of the ratios of each round."""
-    return statistics.median(a / b for a, b in zip(one, other, strict=True))
+    return statistics.median(ratios(one, other))
 
 
 def write(path: Path, figures: dict[str, Any]) -> None:

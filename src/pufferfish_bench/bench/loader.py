@@ -1,23 +1,34 @@
-"""Pictures per second of the ImageNet loader, with and without its cache, and of torchvision's ImageFolder in a DataLoader."""
+"""The ImageNet loader against torchvision's ImageFolder in a DataLoader with as many workers, on full-size photographs."""
 
-import statistics
-from collections.abc import Iterable
+import contextlib
+import inspect
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy
 import torch
-from rich.console import Console
+from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader
 
 from pufferfish_bench.bench import interleaved
+from pufferfish_bench.bench.row import Row, compare
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.models.torchvision_import import torchvision
-from pufferfish_bench.report import tables
 from pufferfish_bench.tasks.images import image_folder, imagenet
 
-ROUNDS = 5
-WORKERS = (1, 2)
-TORCHVISION, OURS, CACHED = "torchvision", "pufferfish-bench", "pufferfish-bench, cached"
+QUICK = {"rounds": 2, "pictures": 500}
+TORCHVISION = "ImageFolder + DataLoader"
+SCALED = "scaled"  # the argument of Pictures for decoding at a reduced size
+
+
+def decodings() -> dict[str, dict[str, Any]]:
+    """The ways to decode a file that the loader has, and the arguments of Pictures for each."""
+    scaled = {"scaled": {SCALED: True}} if SCALED in inspect.signature(image_folder.Pictures).parameters else {}
+    return {"exact": {}, **scaled}
 
 
 def torchvisions(folder: Path, repeats: int, workers: int, *, batch_size: int, size: int) -> DataLoader:
@@ -26,7 +37,7 @@ def torchvisions(folder: Path, repeats: int, workers: int, *, batch_size: int, s
     steps = [t.RandomResizedCrop(size), t.RandomHorizontalFlip(), t.ToTensor(), t.Normalize(imagenet.MEAN, imagenet.STD)]
     data = torchvision.datasets.ImageFolder(folder, t.Compose(steps))
     return DataLoader(
-        ConcatDataset([data] * repeats), batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=True
+        ConcatDataset([data] * repeats), batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0
     )
 
 
@@ -56,33 +67,51 @@ def drain(batches: Iterable[tuple[torch.Tensor, torch.Tensor]], expected: int, s
     assert count == expected
 
 
+@contextlib.contextmanager
+def photographs(count: int, size: tuple[int, int]) -> Iterator[tuple[Path, str]]:
+    """A folder of full-size photographs with one folder per class, and what they are: real ones if there are any."""
+    real = Path(os.environ.get("PUFFERFISH_DATA", "data")) / "imagenet_fullsize"
+    if real.is_dir():
+        yield real, "photographs of imagenet_fullsize"
+        return
+    with tempfile.TemporaryDirectory() as name:
+        for number in range(count):
+            folder = Path(name) / f"class{number % 2}"
+            folder.mkdir(exist_ok=True)
+            Image.fromarray(synthesised(*size, seed=number)).save(folder / f"{number}.jpg", quality=95)
+        yield Path(name), f"synthesised {size[0]}x{size[1]} JPEG files"
+
+
+def synthesised(width: int, height: int, seed: int) -> numpy.ndarray:
+    """Smooth colours with some noise, which a JPEG file stores like a photograph."""
+    random = numpy.random.default_rng(seed)
+    coarse = Image.fromarray(random.integers(256, size=(6, 7, 3), dtype=numpy.uint8)).resize((width, height), Image.BICUBIC)
+    return (numpy.asarray(coarse) + random.normal(0, 8, (height, width, 3))).clip(0, 255).astype(numpy.uint8)
+
+
 def measure(
-    folder: Path, *, out: Path, rounds: int = ROUNDS, pictures: int = 2000, batch_size: int = 50, size: int = 224
-) -> None:
-    """Print the table and write the numbers to `out`; a folder with fewer than `pictures` pictures is repeated."""
+    *,
+    rounds: int = 5,
+    pictures: int = 2000,
+    batch_size: int = 50,
+    size: int = 224,
+    workers: int = 2,
+    photograph: tuple[int, int] = (500, 375),
+) -> tuple[list[Row], dict[str, Any]]:
+    """At least `pictures` pictures, which are repeated if the folder has fewer; `photograph` is the size of synthesised ones."""
     torch.set_num_threads(1)  # the other cores are for the workers
-    names = image_folder.class_names(folder)
-    paths, labels = image_folder.list_pictures(folder, names)
-    repeats = -(-pictures // len(paths))
-    paths, labels = paths * repeats, labels * repeats
-    plain, decoded = image_folder.Pictures(paths, labels), image_folder.CachedPictures(paths, labels)
-    table = tables.table(
-        "loader", "workers", "pictures a second", "times torchvision's", title=f"{len(paths):,} pictures: {folder}"
-    )
-    figures = []
-    for workers in WORKERS:
-        theirs = torchvisions(folder, repeats, workers, batch_size=batch_size, size=size)
-        tasks = {
-            name: ours(kept, len(names), workers, batch_size=batch_size, size=size)
-            for name, kept in ((OURS, plain), (CACHED, decoded))
-        }
-        contenders = {name: partial(drain_epoch, task, len(paths), size) for name, task in tasks.items()}
-        taken = interleaved.seconds({TORCHVISION: partial(drain, theirs, len(paths), size), **contenders}, rounds=rounds)
-        for name, seconds in taken.items():
-            rate, gain = len(paths) / statistics.median(seconds), interleaved.ratio(taken[TORCHVISION], seconds)
-            figures.append({"loader": name, "workers": workers, "pictures_per_second": rate, "times_torchvision": gain})
-            table.add_row(name, str(workers), f"{rate:,.0f}", f"{gain:.2f}")
-    tables.show(table, Console())
-    settings = {"pictures": len(paths), "batch_size": batch_size, "image_size": size, "rounds": rounds}
-    destination = out / f"loader-{(folder.parent if folder.name == 'train' else folder).name}.json"
-    interleaved.write(destination, {"settings": settings, "loaders": figures})
+    with photographs(min(pictures, 100), photograph) as (folder, what):
+        names = image_folder.class_names(folder)
+        paths, labels = (list(part) for part in image_folder.list_pictures(folder, names))
+        repeats = -(-pictures // len(paths))
+        paths, labels = paths * repeats, labels * repeats
+        kept = {name: image_folder.Pictures(paths, labels, **how) for name, how in decodings().items()}
+        prepared = {"batch_size": batch_size, "size": size}
+        work = {TORCHVISION: partial(drain, torchvisions(folder, repeats, workers, **prepared), len(paths), size)}
+        for name, files in kept.items():
+            work[name] = partial(drain_epoch, ours(files, len(names), workers, **prepared), len(paths), size)
+        taken = interleaved.seconds(work, rounds=rounds)
+    note = f"{len(paths):,} {what}, {workers} workers, crops of {size}x{size}."
+    rival, counted = (TORCHVISION, taken[TORCHVISION]), {"count": len(paths), "unit": "images/s", "note": note}
+    rows = [compare(f"loader_{name}", (f"our loader, {name}", taken[name]), rival, **counted) for name in decodings()]
+    return rows, {"seconds": taken, "pictures": len(paths), "files": what}

@@ -1,24 +1,24 @@
 """The low-rank LSTM layer against torch's fused one: forward and backward at the paper's size (1500 hidden, batch 20, 35 steps).
 
 Measured twice: with the system's memory allocation, and with freed memory kept by the process, as in a run on a CPU. That helps
-torch's layer more, because it allocates more.
+torch's layer more, because it allocates more. The row is about the second.
 """
 
-import statistics
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from pufferfish_bench import lowrank
-from pufferfish_bench.bench import interleaved
+from pufferfish_bench.bench import interleaved, profiled
+from pufferfish_bench.bench.row import Row, compare
+from pufferfish_bench.lowrank import counting
 from pufferfish_bench.lowrank.lstm import LSTM
-from pufferfish_bench.report import tables
 from pufferfish_bench.training.memory import keep_freed_memory
 
-ROUNDS = 11
+QUICK = {"rounds": 4}
+TORCH, OURS = "torch's LSTM", "low-rank LSTM"
 
 
 def forward_and_backward(layer: nn.Module, x: Tensor, state: tuple[Tensor, Tensor]) -> None:
@@ -28,31 +28,25 @@ def forward_and_backward(layer: nn.Module, x: Tensor, state: tuple[Tensor, Tenso
 
 
 def measure(
-    *, out: Path, rounds: int = ROUNDS, hidden: int = 1500, batch_size: int = 20, steps: int = 35, rank: int = 375
-) -> None:
-    """Print the table and write the numbers to `out`; by default at the paper's size."""
+    *, rounds: int = 15, hidden: int = 1500, batch_size: int = 20, steps: int = 35, rank: int = 375
+) -> tuple[list[Row], dict[str, Any]]:
     torch.manual_seed(1)
     whole = LSTM(hidden, hidden)
     factored, _ = lowrank.factorise_layer(whole, rank)
     x = torch.randn(steps, batch_size, hidden, requires_grad=True)
     state = (torch.zeros(batch_size, hidden), torch.zeros(batch_size, hidden))
-    layers = {"torch's LSTM": whole, f"low-rank ({rank})": factored}
+    layers = {TORCH: whole, OURS: factored}
     work = {name: partial(forward_and_backward, layer, x, state) for name, layer in layers.items()}
-    table = tables.table(
-        "memory",
-        "layer",
-        "seconds",
-        "times as fast",
-        title=f"{hidden} hidden, batch {batch_size}, {steps} steps, forward and backward",
+    taken = {"as it comes": interleaved.seconds(work, rounds=rounds)}
+    keep_freed_memory()
+    taken["kept"] = interleaved.seconds(work, rounds=rounds)
+    macs = {name: counting.macs(layer, x, state)[""] for name, layer in layers.items()}
+    gains = {memory: interleaved.ratio(seconds[TORCH], seconds[OURS]) for memory, seconds in taken.items()}
+    profile = {name: profiled.shares(turn) for name, turn in work.items()}
+    note = (
+        f"{hidden} hidden, batch {batch_size}, {steps} steps, rank {rank}, forward and backward, freed memory kept; "
+        f"{gains['as it comes']:.2f} with memory as it comes. {profiled.sentence('ours', profile[OURS])}"
     )
-    taken, gains = {}, {}
-    for memory, prepare in {"as it comes": lambda: None, "kept": keep_freed_memory}.items():
-        prepare()
-        taken[memory] = interleaved.seconds(work, rounds=rounds)
-        fused, ours = taken[memory].values()
-        gains[memory] = interleaved.ratio(fused, ours)
-        for name, seconds in taken[memory].items():
-            table.add_row(memory, name, f"{statistics.median(seconds):.3f}", f"{interleaved.ratio(fused, seconds):.2f}")
-    tables.show(table, Console())
-    settings = {"hidden": hidden, "batch_size": batch_size, "steps": steps, "rank": rank, "rounds": rounds}
-    interleaved.write(out / "lstm.json", {"settings": settings, "seconds": taken, "times_as_fast": gains})
+    sides = [(name, taken["kept"][name]) for name in (OURS, TORCH)]
+    row = compare("lstm", *sides, limit=macs[TORCH] / macs[OURS], note=note)
+    return [row], {"seconds": taken, "times_as_fast": gains, "macs": macs, "profile": profile}

@@ -1,23 +1,23 @@
-"""Benchmarks: speed ratios of implementations that are measured in turn in one process.
+"""Benchmarks: speed as ratios of implementations that are measured in turn.
 
-python -m pufferfish_bench.cli.bench lstm | compression | step | loader DIR | beam RUN FOLDER
+python -m pufferfish_bench.cli.bench all [--quick] | SUBJECT [--quick] | table | beam RUN FOLDER
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
+from pufferfish_bench.base.console import console
+from pufferfish_bench.bench import suite
 from pufferfish_bench.cli.messages import error_messages
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.files import RUN
 
-OUT = Path("results/bench")
-BENCHMARKS = {
-    "lstm": "the low-rank LSTM layer against torch's fused one",
-    "compression": "PowerSGD against torch's hook, and packing signs into bits",
-    "step": "a training step of ResNet-50 and WideResNet-50-2, before and after factorisation",
-    "loader": "images per second of the ImageNet loader, against torchvision's ImageFolder",
+OUT, QUICK_OUT = Path("results/bench"), Path("results/runs/bench-quick")
+FURTHER = {
+    "all": "all subjects, each in a process of its own, then the table",
+    "table": "the table and the pictures again, from the files of the subjects",
     "beam": "beam search over many sentences at once, against one by one",
 }
 
@@ -43,19 +43,25 @@ def run_directory(word: str) -> Path:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pufferfish_bench.cli.bench", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
-    own = {name: commands.add_parser(name, help=words, description=words) for name, words in BENCHMARKS.items()}
-    own["loader"].add_argument("folder", type=folder, metavar="DIR", help="has one folder of images per class")
+    own = {name: commands.add_parser(name, help=words, description=words) for name, words in (FURTHER | suite.SUBJECTS).items()}
     own["beam"].add_argument("run", type=run_directory, metavar="RUN", help="a finished translation run on Multi30k")
     own["beam"].add_argument("folder", type=folder, metavar="FOLDER", help="the folder with the files of Multi30k")
-    for command in own.values():
-        command.add_argument(
+    for name in ("beam", *suite.SUBJECTS):
+        own[name].add_argument(
             "--rounds",
             type=at_least_one,
             default=argparse.SUPPRESS,
             help="measurements of each implementation (default: depends on the benchmark)",
         )
+    for name in ("all", *suite.SUBJECTS):
+        own[name].add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes, into another folder")
+    for command in own.values():
         command.add_argument(
-            "--out", type=Path, default=OUT, metavar="DIR", help="the folder for the result (default: %(default)s)"
+            "--out",
+            type=Path,
+            default=None,
+            metavar="DIR",
+            help=f"the folder for the result (default: {OUT}; quick: {QUICK_OUT})",
         )
     return parser
 
@@ -63,14 +69,28 @@ def parser() -> argparse.ArgumentParser:
 @error_messages()
 def main(words: Sequence[str] | None = None) -> None:
     given = vars(parser().parse_args(words))
-    benchmark = import_module(f"pufferfish_bench.bench.{given.pop('benchmark')}")  # imports torch: not for --help
-    if "run" in given:
-        from pufferfish_bench.config.restore import restored_model
+    name, out = given.pop("benchmark"), given.pop("out") or (QUICK_OUT if given.get("quick") else OUT)
+    if name == "beam":
+        return measure_beam(out=out, **given)
+    failed = []
+    if name == "all":
+        failed = suite.measure_all(out, **given)
+    elif name in suite.SUBJECTS:
+        suite.measure(name, out, **given)
 
-        directory = given.pop("run")
-        record = reader.read_run(directory)
-        given |= {"model": restored_model(directory, record), "settings": record["settings"]}
-    benchmark.measure(**given)
+    from pufferfish_bench.bench import table  # imports matplotlib: not for --help
+
+    table.render(out, console)
+    if failed:
+        sys.exit(1)
+
+
+def measure_beam(*, run: Path, **given: object) -> None:
+    from pufferfish_bench.bench import beam
+    from pufferfish_bench.config.restore import restored_model
+
+    record = reader.read_run(run)
+    beam.measure(model=restored_model(run, record), settings=record["settings"], **given)
 
 
 if __name__ == "__main__":

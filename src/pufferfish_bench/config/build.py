@@ -63,11 +63,18 @@ OmegaConf.register_new_resolver("nowhere", lambda: nowhere().name, replace=True)
 OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
 
 
-def identify(overrides: Sequence[str], seeds: Sequence[int]) -> list[tuple[Path, dict[str, Any]]]:
-    """For each seed: the directory of the run with these overrides, and the settings that make up its identity."""
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """The config of pufferfish-run with these overrides."""
     with config_errors(), initialize_config_dir(config_dir(), version_base="1.3"):
         config = compose("config", overrides=list(overrides), return_hydra_config=True)
         HydraConfig.instance().set_config(config)
+        return config
+
+
+def identify(overrides: Sequence[str], seeds: Sequence[int]) -> list[tuple[Path, dict[str, Any]]]:
+    """For each seed: the directory of the run with these overrides, and the settings that make up its identity."""
+    with config_errors():
+        config = composed(overrides)
         found = []
         for config.seed in seeds:  # everything that depends on the seed is an interpolation
             found.append((Path(config.run_dir), settings_of(config)))

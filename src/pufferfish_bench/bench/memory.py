@@ -1,0 +1,71 @@
+"""Peak memory of real runs: one that has switched to the hybrid net, against a vanilla one.
+
+The peak of a process only grows, and before the switch a run is a vanilla run. So the run is stopped after its switch and
+resumed: the second process trains the hybrid net only.
+"""
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pufferfish_bench.bench.row import Row, compare
+from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
+
+QUICK = {"rounds": 1, "batch_size": 64, "width": 0.5}
+PAUSE = 0.02  # seconds between two looks at the record
+LATER_EPOCHS = 4  # after the switch: enough to be stopped in the first ones
+
+
+def measure(*, rounds: int = 1, batch_size: int = 128, width: float = 1.0, steps: int = 2) -> tuple[list[Row], dict[str, Any]]:
+    """ResNet-18 on synthetic images, `steps` steps per epoch; `width` multiplies its width."""
+    sizes = (
+        *("model=resnet18", "profile=smoke", f"model.net.width={width}", "warmup_epochs=1", f"batch_size={batch_size}"),
+        *(f"dataset.train_images={steps * batch_size}", "dataset.test_images=50", "dataset.test_batch_size=50"),
+        *("device=cpu", "schedule.milestones=[]"),
+    )
+    last: dict[str, list[dict[str, Any]]] = {"hybrid": [], "vanilla": []}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as directory:
+            last["vanilla"].append(trained(Path(directory) / "vanilla", [*sizes, "method=vanilla", "epochs=2"]))
+            words = [*sizes, "method=pufferfish", f"epochs={1 + LATER_EPOCHS}"]
+            last["hybrid"].append(trained_after_switch(Path(directory) / "hybrid", words))
+    peaks = {name: [epoch["peak_memory"] for epoch in epochs] for name, epochs in last.items()}
+    hybrid, vanilla = (3 * 4 * epochs[0]["parameters"] / 1e6 for epochs in last.values())  # float32
+    note = (
+        f"ResNet-18, batch {batch_size}, real runs. The peak of a process only grows, so the run was stopped after its switch "
+        "and resumed: the new process trains the hybrid net only. Parameters, gradients and momentum are "
+        f"{hybrid:.0f} MB of it, against {vanilla:.0f} MB; the rest is the program, its data and the activations, of which a "
+        "low-rank layer has more."
+    )
+    return [compare("memory", *peaks.items(), unit="B", note=note)], {"peak_bytes": peaks}
+
+
+def command(run: Path, words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "pufferfish_bench", *words, f"run_dir={run}"]
+
+
+def trained(run: Path, words: Sequence[str]) -> dict[str, Any]:
+    """Train or resume a run; return its last row."""
+    subprocess.run(command(run, words), check=True, capture_output=True)
+    return read_rows(run / EPOCHS)[-1]
+
+
+def trained_after_switch(run: Path, words: Sequence[str]) -> dict[str, Any]:
+    """The same, by a process that resumes after the switch."""
+    process = subprocess.Popen(command(run, words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while process.poll() is None and not switched(run):
+        time.sleep(PAUSE)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate()
+    if process.returncode != 128 + signal.SIGTERM:
+        raise RuntimeError(f"the run ended with code {process.returncode} instead of stopping after its switch: {output}")
+    return trained(run, words)
+
+
+def switched(run: Path) -> bool:
+    return (run / RUN).exists() and bool(read_json(run / RUN).get("operations"))
