@@ -66,6 +66,7 @@ def measure(
         train=data, test=(pixels[:1], data[1][:1]), classes=CLASSES, mean=MEAN, std=STD, label_smoothing=0.0,
         batch_size=batch_size, test_batch_size=batch_size, seed=1, world=single_process(),
     )  # fmt: skip
+    task.channels_last = True  # as in a run
     theirs = DataLoader(
         TransformedImages(*data), batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0
     )

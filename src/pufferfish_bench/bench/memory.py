@@ -13,6 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from pufferfish_bench.bench import as_in_a_run
 from pufferfish_bench.bench.row import Row, compare
 from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
 
@@ -36,13 +40,32 @@ def measure(*, rounds: int = 1, batch_size: int = 128, width: float = 1.0, steps
             last["hybrid"].append(trained_after_switch(Path(directory) / "hybrid", words))
     peaks = {name: [epoch["peak_memory"] for epoch in epochs] for name, epochs in last.items()}
     hybrid, vanilla = (3 * 4 * epochs[0]["parameters"] / 1e6 for epochs in last.values())  # float32
+    nets = as_in_a_run.nets("model=resnet18", f"model.net.width={width}")
+    images, _ = as_in_a_run.images(batch_size, 32, nets.settings["net"]["classes"])
+    kept = {name: saved_bytes(model, images) for name, model in nets.named().items()}
     note = (
         f"ResNet-18, batch {batch_size}, real runs. The peak of a process only grows, so the run was stopped after its switch "
         "and resumed: the new process trains the hybrid net only. Parameters, gradients and momentum are "
-        f"{hybrid:.0f} MB of it, against {vanilla:.0f} MB; the rest is the program, its data and the activations, of which a "
-        "low-rank layer has more."
+        f"{hybrid:.0f} MB of it, against {vanilla:.0f} MB; tensors saved for the backward pass {kept['hybrid'] / 1e6:.0f} MB, "
+        f"against {kept['vanilla'] / 1e6:.0f} MB: a low-rank layer also saves the output of its first factor."
     )
-    return [compare("memory", *peaks.items(), unit="B", note=note)], {"peak_bytes": peaks}
+    return [compare("memory", *peaks.items(), unit="B", note=note)], {"peak_bytes": peaks, "saved_bytes": kept}
+
+
+def saved_bytes(model: nn.Module, images: Tensor) -> int:
+    """Bytes of the tensors that a forward pass saves for the backward pass, the parameters not counted."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = model.train()(images)  # holds what was saved until the end of this function
+    assert output.requires_grad
+    return sum(size for address, size in sizes.items() if address not in own)
 
 
 def command(run: Path, words: Sequence[str]) -> list[str]:

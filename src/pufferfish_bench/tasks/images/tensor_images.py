@@ -42,7 +42,7 @@ class AugmentedTensorImages(Source):
     """
 
     def __init__(self, images: Tensor, labels: Tensor, *, batch_size: int, padding: str, seed: int, world: World):
-        self.images = images.to(world.device)
+        self.images = images.to(world.device).contiguous()
         self.labels = labels.to(world.device)
         self.slices = sharding.training_batches(len(labels), batch_size, rank=world.rank, size=world.size)
         self.padding = padding
@@ -60,7 +60,7 @@ class AugmentedTensorImages(Source):
         order, *crops = (numbers.to(self.labels.device) for numbers in drawn)  # copied once, so that no step waits for it
         for batch in self.slices[start:]:
             chosen = order[batch]
-            yield augment(self.images[chosen], *(crop[batch] for crop in crops), padding=self.padding), self.labels[chosen]
+            yield augment(self.images, chosen, *(crop[batch] for crop in crops), padding=self.padding), self.labels[chosen]
 
 
 def task_from_tensors(
@@ -103,13 +103,19 @@ def draw_order_and_crops(count: int, *, seed: int, epoch: int) -> tuple[Tensor, 
     return order, rows, columns, flips
 
 
-def augment(images: Tensor, rows: Tensor, columns: Tensor, flips: Tensor, *, padding: str) -> Tensor:
-    """Crop each padded image at (row, column), and flip it where `flips` is true, in a single gather."""
-    count, channels, height, width = images.shape
+def augment(images: Tensor, chosen: Tensor, rows: Tensor, columns: Tensor, flips: Tensor, *, padding: str) -> Tensor:
+    """Crop each of the chosen images, padded, at (row, column), and flip it where `flips` is true.
+
+    First whole rows of pixels are copied, then the columns are picked: much faster than picking pixel by pixel.
+    """
+    _, channels, height, width = images.shape
     row, column = positions(height, rows), positions(width, columns)
     column = torch.where(flips[:, None], column.flip(1), column)
-    pixel = (reflected(row, height)[:, :, None] * width + reflected(column, width)[:, None, :]).view(count, 1, -1)
-    crops = images.flatten(2).gather(2, pixel.expand(-1, channels, -1)).view_as(images)
+    first_rows = (chosen[:, None] * channels + torch.arange(channels, device=chosen.device)) * height
+    source = first_rows[:, :, None] + reflected(row, height)[:, None, :]  # (count, channels, height)
+    copied = images.view(-1, width).index_select(0, source.flatten()).view(len(chosen), -1, width)
+    picked = reflected(column, width)[:, None, :].expand(-1, channels * height, -1)
+    crops = copied.gather(2, picked).view(len(chosen), channels, height, width)
     if padding == "zero":  # black out what the reflection put beyond the edges
         crops *= (inside(row, height)[:, :, None] & inside(column, width)[:, None, :])[:, None]
     return crops
