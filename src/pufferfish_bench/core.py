@@ -135,10 +135,10 @@ class Surgery:
     collective = False  # `operate` is called on all ranks, which share the work through `run.world`
 
     def operate(self, run: Run) -> Operation:
-        """Change `run.model` in place. Called on rank 0 only; the others call `replay` and receive the tensors.
+        """Change `run.model` in place. Called on rank 0 only, unless `collective`; the others call `replay`.
 
-        If `collective`, called on all ranks, and must give their models the same structure. The tensors and the operation of
-        rank 0 count.
+        If `collective`, called on all ranks, and must give their models the same structure. In both cases all ranks then
+        receive the tensors and the operation of rank 0.
 
         `run.optimizer` is still that of the phase before, or not set if this is the first phase.
         """

@@ -46,7 +46,7 @@ class Trainer:
         schedule: Callable[..., float],  # (clock, **settings that the phase replaces) -> learning rate
         precision: FullPrecision,
         clip_norm: float | None,
-        wrap: Callable[[nn.Module], nn.Module],  # for example torch.compile
+        wrap: Callable[[nn.Module], nn.Module],  # prepares a model for training: its memory format, torch.compile
         untimed_steps: int,
         checkpoints: Checkpoints,
         checkpoint_every: int,  # epochs
@@ -120,9 +120,10 @@ class Trainer:
 
     def prepare_phase(self, run: Run) -> None:
         """Create a new optimizer and a new reducer for the model as it is now; also called when a run resumes."""
+        module = self.wrap(run.model)  # first: the optimizer and the reducer depend on the memory format of the parameters
         run.optimizer = self.optimizer(run.model)
         run.reducer = (run.phase.reducer or self.reducer)(world=run.world, watch=run.watch)
-        run.module = run.reducer.attach(self.wrap(run.model))
+        run.module = run.reducer.attach(module)
         run.parameters = counting.parameters(run.model)
         run.trainable_parameters = counting.trainable_parameters(run.model)
         run.macs = counting.macs(run.model, *self.sample)[""]

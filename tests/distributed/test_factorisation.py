@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from pufferfish_bench import lowrank
+from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.distributed import factorisation
 from pufferfish_bench.distributed.factorisation import share_out
-from pufferfish_bench.distributed.world import single_process
+from pufferfish_bench.distributed.world import World, single_process
 from tests.support.nets import TO_FACTORISE, every_kind_of_layer
 from tests.support.rank_experiments import FACTORISATION
 from tests.support.ranks import Outcomes
@@ -88,3 +91,32 @@ def test_weights_that_are_not_finite_end_all_ranks_with_the_same_message(outcome
     messages = outcomes[f"diverged-{layer}"]
     assert "the weights are not finite" in messages[0]
     assert messages[0] == messages[1]
+
+
+class OtherRank(World):
+    """One of two ranks; the other reports `theirs`."""
+
+    theirs: tuple[dict, str | None]
+
+    def gather(self, thing: Any) -> list[Any]:
+        self.reported = thing
+        return [thing, self.theirs]
+
+
+def test_any_error_of_a_rank_is_reported_to_the_others_which_end_too(monkeypatch: pytest.MonkeyPatch):
+    world = OtherRank(rank=0, size=2, device=torch.device("cpu"))
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    world.theirs = ({}, None)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError("no memory left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.linalg, "svd", fail)
+        with pytest.raises(MemoryError):
+            factorisation.factorise(world, model, {"0": 2, "1": 2})
+    sentence = world.reported[1]
+    assert sentence == "rank 0 could not factorise its layers (MemoryError: no memory left)"
+    world.theirs = ({}, sentence.replace("rank 0", "rank 1"))
+    with pytest.raises(InputError, match="rank 1 could not factorise its layers"):
+        factorisation.factorise(world, model, {"0": 2, "1": 2})

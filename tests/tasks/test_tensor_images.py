@@ -223,11 +223,21 @@ def lookup_task(
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_batches_arrive_normalised_in_the_memory_format_of_the_model(channels_last: bool):
-    task = task_of_rank(9, 4, 0, 1)
-    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    mean, std = (0.2, 0.5, 0.7), (0.1, 0.25, 0.4)
+    data = torch.randint(256, (9, 3, 8, 10), dtype=torch.uint8), torch.zeros(9, dtype=torch.int64)
+    task = task_from_tensors(
+        train=data, test=data, classes=4, mean=mean, std=std, label_smoothing=0.0, batch_size=4, test_batch_size=6, seed=1,
+        world=single_process(),
+    )  # fmt: skip
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     memory_format.prepare(model, torch.device("cpu"), channels_last)
-    task.prepare(model, [torch.ones(1, 3, 8, 8)])
+    task.prepare(model, [torch.ones(1, 3, 8, 10)])
     wanted = torch.channels_last if channels_last else torch.contiguous_format
+    seen = 0
     for (images, _), (pixels, _) in zip(task.batches(0, 0), task.train.batches(0, 0), strict=True):
         assert images.is_contiguous(memory_format=wanted)
-        assert torch.equal(images, pixels.float() * task.scale + task.shift)
+        expected = (pixels / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+        torch.testing.assert_close(images, expected, rtol=1e-5, atol=1e-5)
+        seen += len(images)
+        task.evaluate(model)  # larger batches in the same buffer
+    assert seen == 9

@@ -130,3 +130,26 @@ def test_strided_1x1_convolutions_of_few_channels_do_not_crash_the_process():
     """Without the exception glibc ends the process, for example with `free(): invalid size`. Needs two threads."""
     done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_in_place_operations_of_vgg_give_the_gradients_of_the_plain_net():
+    torch.manual_seed(0)
+    model = vgg11(classes=10, width=0.125).double().eval()  # without dropout; BatchNorm in training mode
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.train()
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        for number in range(1, model.convolutions + 1):
+            x = torch.relu(model.features[f"norm{number}"](model.features[f"conv{number}"](x)))
+            x = F.max_pool2d(x, 2) if number in model.pool_after else x
+        x = x.mean(dim=(2, 3))
+        for layer in model.classifier:
+            x = torch.relu(x) if isinstance(layer, nn.ReLU) else layer(x)
+        return x
+
+    images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    outputs = model(images), plain(images)
+    torch.testing.assert_close(*outputs)
+    gradients = [torch.autograd.grad(output.square().sum(), list(model.parameters())) for output in outputs]
+    torch.testing.assert_close(*gradients)

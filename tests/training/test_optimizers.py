@@ -130,3 +130,15 @@ def test_a_first_step_that_amp_skips_leaves_a_momentum_of_zero():
     step(model, optimizer, 0)
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
     assert not any(state["momentum_buffer"].any() for state in optimizer.state.values())
+
+
+def test_the_step_count_of_a_checkpoint_by_another_implementation_is_loaded_in_the_fused_format():
+    model = net(torch.contiguous_format)
+    saved = Adam(model.parameters(), lr=0.1, fused=None, **ADAM)
+    step(model, saved, 0)
+    state = copy.deepcopy(saved.state_dict())
+    for values in state["state"].values():
+        values["step"] = values["step"].double()
+    optimizer = optimizers.adam(model, decay_vectors=True, **ADAM)
+    optimizer.load_state_dict(state)
+    assert {values["step"].dtype for values in optimizer.state.values()} == {torch.float32}

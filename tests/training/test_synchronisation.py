@@ -148,3 +148,13 @@ def test_the_terminal_shows_the_mean_loss(tmp_path: Path, reader: type[LossReade
         lines = [line for line in shown.console.file.getvalue().splitlines() if "step" in line]
         assert lines
         assert all(any(f"loss {loss:.4f}" in line for loss in losses) for line in lines)
+
+
+def test_a_copy_that_was_started_in_one_epoch_is_not_reported_in_the_next():
+    first, second, reader = Tally(), Tally(), SlowCopies()
+    first.add(torch.tensor(3.0), 2, [])
+    second.add(torch.tensor(5.0), 2, [])
+    reader.done = True
+    assert reader.read(first) is None  # starts the copy
+    assert reader.read(second) is None
+    assert reader.read(second) == 5.0

@@ -14,6 +14,7 @@ from pufferfish_bench.config.build import composed
 from pufferfish_bench.config.settings import plain
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.lowrank import counting
+from pufferfish_bench.training import memory_format
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def nets(*overrides: str) -> Nets:
     hybrid = copy.deepcopy(built.model)
     settings = plain(config.model)
     lowrank.restructure(hybrid, lowrank.choose(hybrid, **settings["low_rank"]).ranks)
+    memory_format.prepare(hybrid, torch.device("cpu"), config.channels_last)
     return Nets(settings, built.model, hybrid, built.optimizer)
 
 

@@ -65,7 +65,7 @@ def bare_loop(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, ra
 
 
 def measure(
-    *, rounds: int = 5, images: int = 5120, batch_size: int = 128, width: float = 0.25
+    *, rounds: int = 4, images: int = 20_480, batch_size: int = 128, width: float = 0.25
 ) -> tuple[list[Row], dict[str, Any]]:
     """ResNet-18 at `width` on synthetic images."""
     config = composed(

@@ -22,11 +22,15 @@ from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
 
 QUICK = {"rounds": 1, "batch_size": 64, "width": 0.5}
 PAUSE = 0.02  # seconds between two looks at the record
-LATER_EPOCHS = 4  # after the switch: enough to be stopped in the first ones
 
 
-def measure(*, rounds: int = 1, batch_size: int = 128, width: float = 1.0, steps: int = 2) -> tuple[list[Row], dict[str, Any]]:
-    """ResNet-18 on synthetic images, `steps` steps per epoch; `width` multiplies its width."""
+def measure(
+    *, rounds: int = 1, batch_size: int = 128, width: float = 1.0, steps: int = 2, later_epochs: int = 4
+) -> tuple[list[Row], dict[str, Any]]:
+    """ResNet-18 on synthetic images, `steps` steps per epoch; `width` multiplies its width.
+
+    `later_epochs` follow the switch: enough to stop the run in the first of them.
+    """
     sizes = (
         *("model=resnet18", "profile=smoke", f"model.net.width={width}", "warmup_epochs=1", f"batch_size={batch_size}"),
         *(f"dataset.train_images={steps * batch_size}", "dataset.test_images=50", "dataset.test_batch_size=50"),
@@ -36,7 +40,7 @@ def measure(*, rounds: int = 1, batch_size: int = 128, width: float = 1.0, steps
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as directory:
             last["vanilla"].append(trained(Path(directory) / "vanilla", [*sizes, "method=vanilla", "epochs=2"]))
-            words = [*sizes, "method=pufferfish", f"epochs={1 + LATER_EPOCHS}"]
+            words = [*sizes, "method=pufferfish", f"epochs={1 + later_epochs}"]
             last["hybrid"].append(trained_after_switch(Path(directory) / "hybrid", words))
     peaks = {name: [epoch["peak_memory"] for epoch in epochs] for name, epochs in last.items()}
     hybrid, vanilla = (3 * 4 * epochs[0]["parameters"] / 1e6 for epochs in last.values())  # float32

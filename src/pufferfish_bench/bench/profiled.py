@@ -7,11 +7,14 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
+TIMES = 3  # one step alone varies too much
+
 
 def shares(work: Callable[[], Any]) -> dict[str, float]:
     """The share of the processor's time in each of torch's operators, the largest first."""
     with without_standard_error(), profile(activities=[ProfilerActivity.CPU]) as profiler:
-        work()
+        for _ in range(TIMES):
+            work()
     times = {event.key.removeprefix("aten::"): event.self_cpu_time_total for event in profiler.key_averages()}
     total = sum(times.values())
     ordered = sorted(times.items(), key=lambda entry: -entry[1])

@@ -17,10 +17,11 @@ from pufferfish_bench.report import charts, tables
 README, PICTURE, GROWTH = "README.md", "bench", "growth"  # file names, pictures without ending
 COLUMNS = ("row", "ours", "rival", "ratio", "spread", "limit", "target", "met")
 INTRODUCTION = """\
-Contenders take turns in one process. A ratio is the median over rounds, the spread its lowest and highest value. With a target
-">=" a ratio says how many times as fast ours is as its rival, with "<=" and "<" which share of the rival's time or memory it
-needs. The limit is the ratio of the operations (MACs) of two nets, 1 where ours does what the rival does and more, or what the
-notes say. `make bench` measures everything again; the figures of a row are in the JSON file of its subject."""
+Contenders take turns in one process; start-up and memory compare whole processes. A ratio is the median over rounds, the spread
+its lowest and highest value. With a target ">=" a ratio says how many times as fast ours is as its rival, with "<=" and "<"
+which share of the rival's time or memory it needs. The limit is the ratio of the operations (MACs) of two nets, 1 where ours
+does what the rival does and more, or what the notes say. `make bench` measures everything again; the figures of a row are in the
+JSON file of its subject."""
 
 
 @dataclass(frozen=True)

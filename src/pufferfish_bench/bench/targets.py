@@ -44,7 +44,6 @@ TARGETS = {
     "powersgd_2": Target("PowerSGD encode and decode, rank 2", "<=", 0.65),
     "powersgd_4": Target("PowerSGD encode and decode, rank 4", "<=", 0.65),
     "signum": Target("Signum encode and decode, 8 workers", "<=", 0.15),
-    "signum_int8": Target("Signum encode and decode, against a sum accumulated in int8", "<=", 0.15),
     "flat": Target("flat engine without communication", "<=", 1.02, limit=1.0),
     "startup": Target("pufferfish-run --cfg job", "<=", 2.5),
     "memory": Target("peak memory of a run after the switch", "<", 1.0),

@@ -1,9 +1,9 @@
 """Matrix products that oneDNN computes where it is faster than BLAS. No gradients: for use inside an autograd.Function.
 
 torch multiplies float32 matrices on a CPU with its BLAS (usually MKL), but its LSTM with oneDNN. On some processors oneDNN is
-twice as fast, because MKL does not use their widest instructions; where both do, they differ little. Each call of oneDNN costs
-about ten microseconds more than one of BLAS, so it takes only the large products. Which library computes a product depends on
-its shape alone, so that results are reproducible.
+twice as fast (seen on AMD processors with AVX-512); on others they differ little. Each call of oneDNN costs
+about ten microseconds more than one of BLAS, so it takes only the large products. Which library computes a product
+depends on its operands and on torch's settings, never on timing or load, so that results are reproducible.
 """
 
 import torch

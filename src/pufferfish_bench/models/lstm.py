@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pufferfish_bench.base.ranges import Count, Decay
 from pufferfish_bench.lowrank.lstm import LSTM, State, gate_matrices
 
-LOGITS = 2**23  # computed at a time on a CPU: with fewer, each part adds a gradient of the whole decoder too often
+LOGITS = 2**23  # computed at a time on a CPU; each part adds a gradient of the size of the decoder, so few large parts are faster
 
 
 class LanguageModel(nn.Module):

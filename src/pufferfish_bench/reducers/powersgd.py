@@ -21,7 +21,7 @@ NOISE = 1e-4
 
 
 BLOCK = 2**20  # numbers that are decoded at a time: 4 MB
-FEW = 4  # up to this rank, the CPU's matrix product takes longer than a sum of outer products
+OUTER_PRODUCTS_UP_TO = 4  # up to this rank, a sum of outer products is faster on a CPU than a matrix product
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class PowerSGD(Flat):
 
 def multiply(basis: Tensor, q: Tensor, *, out: Tensor) -> Tensor:
     """PQ' from transposed P (count, rank, rows) and Q (count, rank, columns), into `out`."""
-    if not out.is_cpu or basis.shape[1] > FEW:
+    if not out.is_cpu or basis.shape[1] > OUTER_PRODUCTS_UP_TO:
         return torch.bmm(basis.transpose(1, 2), q, out=out)
     torch.mul(basis[:, 0, :, None], q[:, 0, None, :], out=out)
     for place in range(1, basis.shape[1]):

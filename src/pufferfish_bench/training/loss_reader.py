@@ -12,16 +12,16 @@ class LossReader:
     """The mean loss so far. On a GPU the first call starts a copy to the host, and a call after the copy has ended returns it."""
 
     def __init__(self) -> None:
-        self.copying: tuple[Tensor, Any] | None = None  # the copy on the host, and the event at its end
+        self.copying: tuple[Tally, Tensor, Any] | None = None  # of which epoch, the copy on the host, and the event at its end
 
     def read(self, tally: Tally) -> float | None:
         """The mean loss, at the time of the call that started the copy; None if the copy is not done."""
         if not isinstance(tally.loss_sum, Tensor) or not self.must_wait_for(tally.loss_sum):
             return tally.mean_loss()
-        if self.copying is None:
-            self.copying = self.copy(tally.loss_sum / tally.count)
+        if self.copying is None or self.copying[0] is not tally:  # the loss of the epoch before is of no interest
+            self.copying = tally, *self.copy(tally.loss_sum / tally.count)
             return None
-        loss, done = self.copying
+        _, loss, done = self.copying
         if not done.query():
             return None
         self.copying = None

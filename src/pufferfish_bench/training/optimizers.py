@@ -107,7 +107,11 @@ def ready_to_load(optimizer: Some) -> Some:
             group.update({key: optimizer.defaults[key] for key in IMPLEMENTATION})  # chosen for this device and memory format
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                if not isinstance(value, Tensor):
+                    continue
+                if name == "step":  # torch leaves it on the CPU if the checkpoint was saved by another implementation
+                    state[name] = value.to(parameter.device, torch.float32)
+                elif value.shape == parameter.shape and value.stride() != parameter.stride():
                     state[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)
 
     optimizer.register_load_state_dict_post_hook(loaded)

@@ -75,7 +75,7 @@ class Loader(Source):
         self.workers = workers
         self.prefetch = prefetch
         self.tolerated = tolerated
-        self.device = world.device
+        self.world = world
         self.unreadable: dict[str, str] = {}
         # one slot more than batches in preparation, for the batch in use
         slots = torch.empty(workers * prefetch + 1, batch_size, crop.size, crop.size, 3, dtype=torch.uint8)
@@ -116,7 +116,7 @@ class Loader(Source):
         for slot, labels, unreadable in answers(loader):
             self.report_unreadable(unreadable)
             if len(labels):
-                yield self.on_device(self.slots[slot, : len(labels)]), self.on_device(labels)
+                yield self.world.on_device(self.slots[slot, : len(labels)]), self.world.on_device(labels)
             elif self.seed is not None:  # evaluation can skip an empty batch, a training step cannot
                 raise InputError(
                     f"no picture of a batch can be read: {', '.join(list(unreadable)[:3])}; repair the files or use a larger "
@@ -136,10 +136,6 @@ class Loader(Source):
         drawn = random.random((count, self.crop.numbers), dtype=numpy.float32)
         for step, batch in enumerate(self.slices[start:], start):
             yield step % len(self.slots), order[batch], drawn[batch]
-
-    def on_device(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device; the copy to a GPU is asynchronous."""
-        return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
     def report_unreadable(self, unreadable: dict[str, str]) -> None:
         """Log unreadable files, the first few by name, and raise an error if there are too many."""

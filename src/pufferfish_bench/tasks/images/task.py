@@ -68,7 +68,7 @@ class ImageClassification(Task):
         self.scale = (1 / (255 * torch.tensor(std))).view(1, -1, 1, 1).to(world.device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).view(1, -1, 1, 1).to(world.device)
         self.channels_last = False
-        self.normalised = torch.empty(0)
+        self.normalised = self.row_scale = self.row_shift = torch.empty(0)
 
     def prepare(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
         """Provide batches in the memory format of the model, and check the size of the last batch."""
@@ -133,12 +133,12 @@ class ImageClassification(Task):
         memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
         if self.normalised.shape[1:] != images.shape[1:] or len(self.normalised) < len(images):
             self.normalised = torch.empty(images.shape, device=images.device, memory_format=memory_format)
+            self.row_scale, self.row_shift = (each.flatten().repeat(images.shape[3]) for each in (self.scale, self.shift))
         # reordered as bytes, if at all: four times fewer than the floats
         pixels = self.normalised[: len(images)].copy_(images.contiguous(memory_format=memory_format))
         if self.channels_last:  # row by row: three channels at a time would be slow
-            width = images.shape[3]
-            rows = pixels.permute(0, 2, 3, 1).view(-1, 3 * width)
-            rows.mul_(self.scale.flatten().repeat(width)).add_(self.shift.flatten().repeat(width))
+            rows = pixels.permute(0, 2, 3, 1).view(-1, 3 * images.shape[3])
+            rows.mul_(self.row_scale).add_(self.row_shift)
             return pixels
         return pixels.mul_(self.scale).add_(self.shift)
 

@@ -1,6 +1,7 @@
 """Data sets of small images that are held on the device as one uint8 tensor, and augmented a batch at a time."""
 
 from collections.abc import Generator, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -109,16 +110,29 @@ def augment(images: Tensor, chosen: Tensor, rows: Tensor, columns: Tensor, flips
     First whole rows of pixels are copied, then the columns are picked: much faster than picking pixel by pixel.
     """
     _, channels, height, width = images.shape
-    row, column = positions(height, rows), positions(width, columns)
-    column = torch.where(flips[:, None], column.flip(1), column)
-    first_rows = (chosen[:, None] * channels + torch.arange(channels, device=chosen.device)) * height
-    source = first_rows[:, :, None] + reflected(row, height)[:, None, :]  # (count, channels, height)
-    copied = images.view(-1, width).index_select(0, source.flatten()).view(len(chosen), -1, width)
-    picked = reflected(column, width)[:, None, :].expand(-1, channels * height, -1)
-    crops = copied.gather(2, picked).view(len(chosen), channels, height, width)
+    lines = row_table(height, channels, images.device)[rows] + (chosen * (channels * height))[:, None]
+    copied = images.view(-1, width).index_select(0, lines.flatten()).view(len(chosen), -1, width)
+    picked = column_table(width, images.device)[flips.long(), columns]
+    crops = copied.gather(2, picked[:, None].expand(-1, copied.shape[1], -1)).view(len(chosen), channels, height, width)
     if padding == "zero":  # black out what the reflection put beyond the edges
+        row, column = positions(height, rows), positions(width, columns)
+        column = torch.where(flips[:, None], column.flip(1), column)
         crops *= (inside(row, height)[:, :, None] & inside(column, width)[:, None, :])[:, None]
     return crops
+
+
+@cache
+def row_table(height: int, channels: int, device: torch.device) -> Tensor:
+    """(offsets, channels * height): the rows of an image, all channels one after the other, of which a crop consists."""
+    rows = reflected(positions(height, torch.arange(2 * PADDING + 1)), height)
+    return (rows[:, None, :] + height * torch.arange(channels)[:, None]).flatten(1).to(device)
+
+
+@cache
+def column_table(width: int, device: torch.device) -> Tensor:
+    """(flipped or not, offsets, width): the columns of an image of which a crop consists."""
+    columns = reflected(positions(width, torch.arange(2 * PADDING + 1)), width)
+    return torch.stack([columns, columns.flip(1)]).to(device)
 
 
 def positions(size: int, offsets: Tensor) -> Tensor:
