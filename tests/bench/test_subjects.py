@@ -28,7 +28,7 @@ TOY: dict[str, dict[str, Any]] = {
     "compression": {"rounds": 2, "width": 0.05},
     "flat": {"rounds": 2, "batch_size": 3, "width": 0.125},
     "startup": {"rounds": 1},
-    "memory": {"batch_size": 8, "width": 0.05, "steps": 3, "later_epochs": 60},
+    "memory": {"rounds": 1, "batch_size": 8, "width": 0.05, "steps": 3, "later_epochs": 60},
     "growth": {"rounds": 1, "widths": (0.125, 0.25), "batch_sizes": (2, 3)},
 }
 ROWS = {
