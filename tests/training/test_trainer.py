@@ -22,7 +22,7 @@ from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.reducers.powersgd import PowerSGD
 from pufferfish_bench.tasks.images.task import ImageClassification
 from pufferfish_bench.trainer import Stopped
-from pufferfish_bench.training import optimizers
+from pufferfish_bench.training import memory_format, optimizers
 from pufferfish_bench.training.checkpoints import Checkpoints
 from pufferfish_bench.training.observers import Recorder, TensorBoard, Terminal
 from tests.support.nets import PUFFERFISH
@@ -359,6 +359,23 @@ def test_a_compiled_model_trains_like_the_plain_one_and_is_compiled_again_after_
 
 def test_another_seed_gives_another_model(tmp_path: Path):
     assert fingerprint(train(tmp_path / "a", Method()).model) != fingerprint(train(tmp_path / "b", Method(), seed=6).model)
+
+
+def test_the_memory_format_is_set_before_the_optimizer_is_created(tmp_path: Path):
+    """SGD chooses its implementation by the order of the parameters in memory."""
+    seen: list[bool] = []
+
+    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        seen.append(memory_format.is_channels_last(model))
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def wrap(model: nn.Module) -> nn.Module:
+        memory_format.prepare(model, torch.device("cpu"), True)
+        return model
+
+    train(tmp_path, METHODS["pufferfish"](), optimizer=optimizer, wrap=wrap)
+    assert len(seen) == 2  # before and after the switch
+    assert all(seen)
 
 
 def test_the_wrapped_module_is_called_and_is_wrapped_again_after_the_switch(tmp_path: Path):

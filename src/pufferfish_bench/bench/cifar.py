@@ -1,6 +1,5 @@
 """CIFAR-10's batches: augmented and normalised a batch at a time, against torchvision's transforms in a DataLoader."""
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -9,11 +8,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pufferfish_bench.bench import interleaved
+from pufferfish_bench.bench.batches import drain, drain_epoch
 from pufferfish_bench.bench.row import Row, compare
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.models.torchvision_import import torchvision
 from pufferfish_bench.tasks.images.cifar10 import MEAN, STD
-from pufferfish_bench.tasks.images.task import ImageClassification
 from pufferfish_bench.tasks.images.tensor_images import PADDING, task_from_tensors
 
 SIZE, CLASSES = 32, 10
@@ -40,20 +39,6 @@ class TransformedImages(Dataset):
         return self.transform(self.images[index]), self.labels[index]
 
 
-def drain(batches: Iterable[tuple[Tensor, Tensor]], expected: int) -> None:
-    """Take every batch, and check that each image arrives as normalised floats."""
-    count = 0
-    for images, labels in batches:
-        assert images.dtype == torch.float32
-        assert images.shape[1:] == (3, SIZE, SIZE)
-        count += len(labels)
-    assert count == expected
-
-
-def drain_epoch(task: ImageClassification, expected: int) -> None:
-    drain(task.batches(0, 0), expected)
-
-
 def measure(
     *, rounds: int = 5, images: int = 50_000, batch_size: int = 128, workers: int = 2
 ) -> tuple[list[Row], dict[str, Any]]:
@@ -71,7 +56,7 @@ def measure(
         TransformedImages(*data), batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0
     )
     taken = interleaved.seconds(
-        {OURS: partial(drain_epoch, task, images), TORCHVISION: partial(drain, theirs, images)}, rounds=rounds
+        {OURS: partial(drain_epoch, task, images, SIZE), TORCHVISION: partial(drain, theirs, images, SIZE)}, rounds=rounds
     )
     note = (
         f"{images:,} images in batches of {batch_size}, cropped, flipped and normalised. The DataLoader has {workers} worker "

@@ -4,7 +4,7 @@ import contextlib
 import os
 import statistics
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader
 
 from pufferfish_bench.bench import interleaved
+from pufferfish_bench.bench.batches import drain, drain_epoch
 from pufferfish_bench.bench.row import Row, compare
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.models.torchvision_import import torchvision
@@ -48,20 +49,6 @@ def ours(
     )
     task.channels_last = True  # as in a run
     return task
-
-
-def drain_epoch(task: imagenet.ImageClassification, expected: int, size: int) -> None:
-    drain(task.batches(0, 0), expected, size)
-
-
-def drain(batches: Iterable[tuple[torch.Tensor, torch.Tensor]], expected: int, size: int) -> None:
-    """Take every batch, and check that each picture arrives as normalised floats."""
-    count = 0
-    for images, labels in batches:
-        assert images.dtype == torch.float32
-        assert images.shape[1:] == (3, size, size)
-        count += len(labels)
-    assert count == expected
 
 
 @contextlib.contextmanager
