@@ -46,6 +46,13 @@ def test_a_reduced_box_has_at_least_the_pixels_of_the_crop_and_lies_in_the_reduc
         assert abs(moved * reduction - edge) <= reduction / 2
 
 
+@pytest.mark.parametrize("by", [2, 4, 8])
+@pytest.mark.parametrize(("narrower", "lower"), [(0, 0), (1, 0), (0, 1)])
+def test_one_pixel_too_few_in_either_direction_forbids_a_reduction(by: int, narrower: int, lower: int):
+    cut = crops.Cut((0, 0, 10 * by - narrower, 10 * by - lower), 10, 10)
+    assert crops.largest_reduction(cut) == (by if narrower == lower == 0 else by // 2)
+
+
 def smooth(width: int, height: int, seed: int = 0) -> Image.Image:
     coarse = numpy.random.default_rng(seed).integers(60, 196, size=(3, 3, 3), dtype=numpy.uint8)
     return Image.fromarray(coarse).resize((width, height), Image.BICUBIC)
