@@ -18,8 +18,8 @@ from pufferfish_bench.tasks.images import download
 from pufferfish_bench.tasks.images.cifar10 import MEAN, STD, cifar10
 
 SETTINGS = {
-    "fetch": False, "mirrors": [], "train_images": None, "classes": 10, "label_smoothing": 0.0, "padding": "reflect",
-    "normalisation": "paper", "batch_size": 128, "test_batch_size": 300, "seed": 1, "world": single_process(),
+    "fetch": False, "mirrors": [], "train_images": None, "validation_images": 0, "classes": 10, "label_smoothing": 0.0,
+    "padding": "reflect", "normalisation": "paper", "batch_size": 128, "test_batch_size": 300, "seed": 1, "world": single_process(),
 }  # fmt: skip
 
 
@@ -45,6 +45,20 @@ def test_train_images_takes_the_first_images(data_root: Path):
     assert torch.equal(part.test.labels, whole.test.labels)
     with pytest.raises(InputError, match="train_images=50001"):
         cifar10(root=str(data_root), **SETTINGS | {"train_images": 50_001})
+
+
+def test_validation_images_come_from_the_end_of_the_training_set(data_root: Path):
+    whole, split = (cifar10(root=str(data_root), **SETTINGS | {"validation_images": count}) for count in (0, 1000))
+    assert torch.equal(torch.cat([split.train.images, split.test.images]), whole.train.images)
+    assert torch.equal(torch.cat([split.train.labels, split.test.labels]), whole.train.labels)
+    assert split.test.count() == 1000
+    assert "1,000 held-out training images" in split.note
+    part = cifar10(root=str(data_root), **SETTINGS | {"validation_images": 1000, "train_images": 300})
+    assert torch.equal(part.train.images, whole.train.images[:300])
+    assert torch.equal(part.test.images, split.test.images)  # the same, however many train
+    for settings in ({"validation_images": 50_000}, {"validation_images": 1000, "train_images": 49_001}):
+        with pytest.raises(InputError, match="validation_images=50000|train_images=49001"):
+            cifar10(root=str(data_root), **SETTINGS | settings)
 
 
 def test_images_are_prepared_as_in_the_authors_distributed_code(data_root: Path):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.base.ranges import Count, Share
+from pufferfish_bench.base.ranges import Count, Natural, Share
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.tasks.images import download
 from pufferfish_bench.tasks.images.task import ImageClassification
@@ -25,6 +25,7 @@ def cifar10(
     fetch: bool,
     mirrors: list[str],
     train_images: Count | None,
+    validation_images: Natural,
     classes: Count,
     label_smoothing: Share,
     padding: Literal["reflect", "zero"],
@@ -34,7 +35,11 @@ def cifar10(
     seed: int,
     world: World,
 ) -> ImageClassification:
-    """Classify CIFAR-10, trained on the first `train_images` images, or on all of them if that is null."""
+    """Classify CIFAR-10, trained on the first `train_images` images, or on all of them if that is null.
+
+    With `validation_images`, the last ones of the training set are held out and take the place of the test set, so that a
+    recipe can be tuned without it.
+    """
     from pufferfish_bench.models.torchvision_import import torchvision
 
     if normalisation not in STDS:
@@ -54,14 +59,26 @@ def cifar10(
             f"CIFAR-10 is not complete in {folder.resolve()}: {'; '.join(faults(folder, files))}. Set its location with "
             "data_root=DIR or PUFFERFISH_DATA, download it with download=true, or use synthetic data: dataset=synthetic_images"
         ) from None
+    if validation_images:
+        train, test = held_out(train, validation_images)
     if train_images is not None:
         if not 1 <= train_images <= len(train[1]):
             raise InputError(f"dataset.train_images={train_images} must be between 1 and {len(train[1])}, or null for all")
         train = train[0][:train_images], train[1][:train_images]
-    return task_from_tensors(
+    task = task_from_tensors(
         train=train, test=test, classes=classes, mean=MEAN, std=STDS[normalisation], label_smoothing=label_smoothing,
         padding=padding, batch_size=batch_size, test_batch_size=test_batch_size, seed=seed, world=world,
     )  # fmt: skip
+    if validation_images:
+        task.note = f"test figures are those of {validation_images:,} held-out training images, not of the test set"
+    return task
+
+
+def held_out(train: tuple[Tensor, Tensor], count: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The training images without the last `count` of them, and those."""
+    if count >= len(train[1]):
+        raise InputError(f"dataset.validation_images={count} must be below the {len(train[1])} training images")
+    return (train[0][:-count], train[1][:-count]), (train[0][-count:], train[1][-count:])
 
 
 def faults(folder: Path, files: list[list[str]]) -> list[str]:
