@@ -19,7 +19,8 @@ from pufferfish_bench.tasks.images.cifar10 import MEAN, STD, cifar10
 
 SETTINGS = {
     "fetch": False, "mirrors": [], "train_images": None, "validation_images": 0, "classes": 10, "label_smoothing": 0.0,
-    "padding": "reflect", "normalisation": "paper", "batch_size": 128, "test_batch_size": 300, "seed": 1, "world": single_process(),
+    "padding": "reflect", "normalisation": "paper", "batch_size": 128, "test_batch_size": 300, "seed": 1,
+    "world": single_process(),
 }  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def test_validation_images_come_from_the_end_of_the_training_set(data_root: Path
     assert torch.equal(part.train.images, whole.train.images[:300])
     assert torch.equal(part.test.images, split.test.images)  # the same, however many train
     for settings in ({"validation_images": 50_000}, {"validation_images": 1000, "train_images": 49_001}):
-        with pytest.raises(InputError, match="validation_images=50000|train_images=49001"):
+        with pytest.raises(InputError, match=r"validation_images=50000|train_images=49001"):
             cifar10(root=str(data_root), **SETTINGS | settings)
 
 

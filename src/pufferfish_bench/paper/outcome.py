@@ -8,7 +8,7 @@ from typing import Any
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
-from pufferfish_bench.paper import verdicts
+from pufferfish_bench.paper import statistics, verdicts
 from pufferfish_bench.paper.cells import Cell
 from pufferfish_bench.paper.numbers import PaperNumber, paper_number
 from pufferfish_bench.paper.quantities import Quantity, quantity
@@ -117,13 +117,61 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
             figures.append(Figure(cell, name, quantity(name), paper, ours, verdict))
     claims = []
     for relation in table.relations:
-        of, than = (samples[end, relation.quantity] for end in (relation.of, relation.than))
-        judgement = verdicts.of_relation(of, relation.direction, than, margin=relation.margin, share=relation.margin_is_share)
-        asked = quantity(relation.quantity)
-        if of and than and (why := incomparable([*found[relation.of], *found[relation.than]], asked)):
-            judgement = replace(judgement, verdict=why, p=None)
-        claims.append(Claim(relation, asked, papers_own(relation, table, numbers), judgement))
+        asked, paper = quantity(relation.quantity), papers_own(relation, table, numbers)
+        judgement = judge(relation, samples, paper, papers_deviation(relation, table, numbers))
+        runs = [*found[relation.of], *found[relation.than]]
+        if all(judgement.seeds) and (why := incomparable(runs, asked)):
+            judgement = replace(judgement, verdict=why, p=None, interval=None)
+        claims.append(Claim(relation, asked, paper, judgement))
     return Outcome(table, found, tuple(figures), tuple(claims))
+
+
+def judge(
+    relation: Relation, samples: Mapping[tuple[str, str], Sample | None], paper: float | None, deviation: float | None
+) -> Judgement:
+    """What our runs say about a claim, not yet corrected for the number of claims."""
+    return verdicts.of_relation(
+        samples[relation.of, relation.quantity],
+        relation.direction,
+        samples[relation.than, relation.quantity],
+        margin=relation.margin,
+        share=relation.margin_is_share,
+        is_time=quantity(relation.quantity).is_time,
+        effect=paper,
+        deviation=deviation,
+    )
+
+
+def corrected(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes of all tables of a report, with verdicts by p values that are corrected for the number of their claims."""
+    p_values = {
+        (table, place): claim.judgement.p
+        for table, found in enumerate(outcomes)
+        for place, claim in enumerate(found.claims)
+        if claim.judgement.p is not None
+    }
+    p_of = statistics.holm(p_values)
+
+    def of(claim: Claim, key: tuple[int, int]) -> Claim:
+        return replace(claim, judgement=claim.judgement.corrected(p_of[key], len(p_of))) if key in p_of else claim
+
+    return [
+        replace(found, claims=tuple(of(claim, (table, place)) for place, claim in enumerate(found.claims)))
+        for table, found in enumerate(outcomes)
+    ]
+
+
+def papers_deviation(relation: Relation, table: PaperTable, numbers: Mapping[str, Any]) -> float | None:
+    """The standard deviation of a difference by the paper's spreads of the two cells: what a single seed is compared with.
+
+    It is that of the paper's experiments and says nothing about those of another profile.
+    """
+    if table.profile != "paper" or quantity(relation.quantity).is_time:
+        return None
+    cells = [table.cell(end) for end in (relation.of, relation.than)]
+    printed = [paper_number(numbers, cell.figures[relation.quantity], cell.sizes) for cell in cells]
+    deviations = [number.deviation for number in printed if number and number.deviation]
+    return math.hypot(*deviations) if len(deviations) == 2 else None
 
 
 def papers_own(relation: Relation, table: PaperTable, numbers: Mapping[str, Any]) -> float | None:
@@ -195,4 +243,4 @@ def sample(records: tuple[Record, ...], asked: Quantity) -> Sample | None:
     for record in records:
         with reader.asking(record.folder):
             values.append(asked.read(record))
-    return verdicts.sample(values)
+    return verdicts.sample(values, [int(record.folder.name.removeprefix("seed")) for record in records])

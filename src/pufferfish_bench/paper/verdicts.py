@@ -1,17 +1,18 @@
 """Compare our numbers with the paper's: a verdict on each number and on each claim. Pure functions of numbers."""
 
 import math
-import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from statistics import fmean, stdev
 
+from pufferfish_bench.paper import statistics
 from pufferfish_bench.paper.numbers import PaperNumber
 from pufferfish_bench.paper.quantities import Quantity
+from pufferfish_bench.paper.statistics import LEVEL, Differences, Plan
 
 SIGMAS = 2.0
 ORDER = 10.0  # an order of growth O(...) is reproduced within this factor: the paper's own counts have constants up to 12
-LEVEL = 0.05  # of the two-sided Welch test
 PAPERS_MACHINE = "V100"
 
 # numbers
@@ -20,9 +21,9 @@ EQUAL, OF_THAT_ORDER, DIFFERENT = "reproduced (equal)", "reproduced (same order)
 NO_NUMBER = ""
 # claims
 HOLDS, OPPOSITE, ALIKE = "reproduced", "not reproduced", "no significant difference"
-UNDECIDED = ALIKE  # a claim with a margin: neither inside nor outside it
 # both
 NOT_RUN, ONE_SEED, NO_SPREAD = "not tested (not run)", "not tested (one seed)", "not tested (no spread)"
+NOT_PAIRED = "not tested (no seed in common)"
 OTHER_PROFILE, OTHER_MACHINE = "not comparable (another profile)", "not comparable (another machine)"
 TWO_MACHINES, OTHER_DATA = "not comparable (different machines or threads)", "not comparable (different data)"
 CROWDED = "not comparable (more workers than cores)"
@@ -34,6 +35,11 @@ class Sample:
     """One quantity of the runs of a cell, a value for each seed."""
 
     values: tuple[float, ...]
+    seeds: tuple[int, ...] = ()  # by default 1, 2, 3, ...
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        return dict(zip(self.seeds or range(1, len(self.values) + 1), self.values, strict=True))
 
     @property
     def mean(self) -> float:
@@ -77,55 +83,98 @@ def of_count(quantity: Quantity, ours: Sample | None, paper: PaperNumber | None)
 
 @dataclass(frozen=True)
 class Judgement:
-    """What our runs say about the claim that one sample is higher, or lower, than another."""
+    """What our runs say about the claim that one sample is higher, or lower, than another, or as good."""
 
     verdict: str
     ratio: float | None = None  # than / of: for times, the speed-up
     difference: float | None = None  # of - than
+    interval: tuple[float, float] | None = None  # 95 %, of the ratio for times and of the difference for everything else
     p: float | None = None
+    corrected_p: float | None = None  # for the number of claims in the report
     seeds: tuple[int, int] = (0, 0)
+    plan: Plan | None = None  # for the number of seeds needed
+    seeds_needed: int | None = None  # to decide the claim, where it is not decided
+
+    def corrected(self, p: float, claims: int) -> "Judgement":
+        """The same with a p value that is corrected for the number of claims, on which the verdict depends."""
+        if p < LEVEL:
+            return replace(self, corrected_p=p)
+        return replace(self, corrected_p=p, verdict=ALIKE, seeds_needed=self.plan.seeds(LEVEL / claims) if self.plan else None)
 
 
-def of_relation(of: Sample | None, direction: str, than: Sample | None, *, margin: float = 0.0, share: bool = False) -> Judgement:
-    """Whether the claim is reproduced, contradicted, or not decided by the runs.
+def of_relation(
+    of: Sample | None,
+    direction: str,
+    than: Sample | None,
+    *,
+    margin: float = 0.0,
+    share: bool = False,
+    is_time: bool = False,
+    effect: float | None = None,
+    deviation: float | None = None,
+) -> Judgement:
+    """Whether the claim is reproduced, contradicted, or not decided by the runs; differences are paired by seed.
 
-    The test shifts `than` by the margin in favour of the claim, or by that share of its values; `ratio` and `difference` do not.
+    Without a margin: a two-sided test of the difference. With one (or a `share` of the mean of `than`): an equivalence test.
+    Times are compared by the logarithm of their ratio. `effect` is the paper's ratio or difference, for the number of seeds
+    needed. `deviation` is a known standard deviation of a difference, for a single seed.
     """
     seeds = (size(of), size(than))
     if of is None or than is None:
         return Judgement(NOT_RUN, seeds=seeds)
-    difference, ratio = of.mean - than.mean, than.mean / of.mean if of.mean else None
-    granted = margin if direction == "higher" else -margin
-    line = [value * (1 - granted) if share else value - granted for value in than.values]
-    if min(seeds) < 2 or spread_free(of.values, line):
-        return Judgement(ONE_SEED if min(seeds) < 2 else NO_SPREAD, ratio, difference, None, seeds)
-    t, p = welch(of.values, line)
-    if p >= LEVEL:
-        return Judgement(UNDECIDED if margin else ALIKE, ratio, difference, p, seeds)
-    return Judgement(HOLDS if (t > 0) == (direction == "higher") else OPPOSITE, ratio, difference, p, seeds)
+    common = [(one, other) for seed, one in of.by_seed.items() if (other := than.by_seed.get(seed)) is not None]
+    logarithmic = is_time and all(value > 0 for pair in common for value in pair)
+    differences = [math.log(one / other) if logarithmic else one - other for one, other in common]
+    ratio = than.mean / of.mean if of.mean else None
+    if logarithmic and common:
+        ratio = math.exp(-fmean(differences))
+    plain = Judgement(ONE_SEED, ratio, of.mean - than.mean, seeds=seeds)
+    if not common:
+        return replace(plain, verdict=NOT_PAIRED)
+    if len(common) == 1 and not deviation:
+        return plain
+    if len(common) > 1 and spread_free(differences):
+        return replace(plain, verdict=NO_SPREAD)
+    several = len(common) > 1
+    found = Differences.paired(differences) if several else Differences.known_spread(differences, deviation)
+    low, high = found.interval()
+    granted = margin * abs(fmean(other for _, other in common)) if share else margin
+    verdict, p = of_differences(found, direction, granted)
+    target = granted if margin else effect_size(effect, logarithmic=logarithmic, is_time=is_time)
+    plan = Plan(stdev(differences), target, equivalence=margin > 0) if several else None
+    bounds = (math.exp(-high), math.exp(-low)) if logarithmic else (low, high)
+    return replace(plain, verdict=verdict, interval=None if is_time and not logarithmic else bounds, p=p, plan=plan)
 
 
-def spread_free(*samples: Sequence[float]) -> bool:
-    """Whether all values within each sample are equal: that says nothing about how far the next one may be."""
-    return all(min(sample) == max(sample) for sample in samples)
+def effect_size(effect: float | None, *, logarithmic: bool, is_time: bool) -> float:
+    """The size of the paper's ratio or difference on the scale of the test; 0 if it has none there."""
+    if effect is None or is_time != logarithmic:
+        return 0.0
+    return abs(math.log(effect) if logarithmic else effect)
 
 
-def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """The statistic and the two-sided p of Welch's t-test."""
-    from scipy.stats import ttest_ind  # a second of imports that most commands do not need
+def of_differences(found: Differences, direction: str, margin: float) -> tuple[str, float]:
+    """The verdict at the uncorrected level, and the p value of the hypothesis that it rests on."""
+    if not margin:
+        p = statistics.two_sided(found)
+        decided = HOLDS if (found.mean > 0) == (direction == "higher") else OPPOSITE
+    else:
+        inside, beyond = statistics.equivalent(found, margin), statistics.outside(found, margin)
+        better = (found.mean > 0) == (direction == "higher")
+        p, decided = min((inside, HOLDS), (beyond, BETTER if better else OPPOSITE))
+    return (decided if p < LEVEL else ALIKE), p
 
-    scale = max(map(abs, (*one, *other)))  # the square of a tiny deviation would underflow
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # nearly equal values: the verdict is the same
-        found = ttest_ind([value / scale for value in one], [value / scale for value in other], equal_var=False)
-    return float(found.statistic), float(found.pvalue)
+
+def spread_free(values: Sequence[float]) -> bool:
+    """Whether all values are equal, up to rounding errors: that says nothing about how far the next one may be."""
+    return max(values) - min(values) <= 1e-12 * max(map(abs, values))
 
 
 def size(sample: Sample | None) -> int:
     return len(sample.values) if sample else 0
 
 
-def sample(values: Sequence[float | None]) -> Sample | None:
-    """The values that are there; None if there are none."""
-    there = tuple(float(value) for value in values if value is not None)
-    return Sample(there) if there else None
+def sample(values: Sequence[float | None], seeds: Sequence[int] = ()) -> Sample | None:
+    """The values that are there, with their seeds (by default 1, 2, 3, ...); None if there are none."""
+    there = {seed: float(value) for seed, value in zip(seeds or count(1), values, strict=False) if value is not None}
+    return Sample(tuple(there.values()), tuple(there)) if there else None
