@@ -162,6 +162,27 @@ def test_evaluation_is_the_mean_over_all_images_whatever_the_batch_size():
     assert figures["test_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == task.test.labels).float().mean()))
 
 
+def test_training_accuracy_is_that_of_the_batches_of_an_epoch_also_across_a_resume():
+    task, model = tiny_task(), TinyNet().eval()
+    assert task.training_figures(0.0) == {}  # nothing was trained
+    for epoch in (0, 1):  # each epoch on its own
+        batches = [(images.clone(), labels) for images, labels in task.batches(epoch, 0)]
+        right = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in batches)
+        for batch in task.batches(epoch, 0):
+            task.loss(model, batch)
+        expected = {"train_accuracy": pytest.approx(100 * right / sum(len(labels) for _, labels in batches))}
+        assert task.training_figures(0.0) == expected
+    first, second = tiny_task(), tiny_task()
+    for batch in list(zip(range(2), first.batches(1, 0), strict=False)):
+        first.loss(model, batch[1])
+    second.load_state_dict(first.state_dict())
+    stopped = second.state_dict()
+    assert stopped["fitted"][1] == 2 * len(batches[0][1])
+    for batch in second.batches(1, 2):
+        second.loss(model, batch)
+    assert second.fitted[1] == task.fitted[1]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

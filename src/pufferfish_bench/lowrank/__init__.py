@@ -8,10 +8,11 @@
     ...
     lowrank.merge(model)                        # dense layers again, which compute the same
 
-choose       which layers to factorise, and at which ranks; also why others stay dense
-factorise    replace layers by their truncated SVD
-merge        replace low-rank layers by dense ones
-stable_rank  how many directions a layer's matrix uses
+choose         which layers to factorise, and at which ranks; also why others stay dense
+factorise      replace layers by their truncated SVD
+merge          replace low-rank layers by dense ones
+stable_rank    how many directions a layer's matrix uses
+random_energy  the energy that truncation keeps of a random matrix
 
 The other names are parts of these. nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d and lowrank.lstm.LSTM can be factorised.
 """
@@ -33,10 +34,12 @@ from pufferfish_bench.lowrank.factorise import (
     stable_rank,
 )
 from pufferfish_bench.lowrank.layers import FactoredLayer, Layer, LowRank, get_layer, matrix_shape
+from pufferfish_bench.lowrank.random_energy import random_energy
 from pufferfish_bench.lowrank.svd import truncated_svd
 
 __all__ = [
     "Choice", "FactoredLayer", "Layer", "LowRank", "arguments", "chain_rule", "check", "choose", "empty_factors",
     "factorisation_work", "factorise", "factorise_layer", "factorise_layers", "get_layer", "growth", "matrix_shape", "merge",
-    "merge_layer", "random_factors", "rank_of", "replace", "replace_all", "restructure", "stable_rank", "truncated_svd",
+    "merge_layer", "random_energy", "random_factors", "rank_of", "replace", "replace_all", "restructure", "stable_rank",
+    "truncated_svd",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pufferfish_bench.lowrank.choice import check
 from pufferfish_bench.lowrank.layers import FactoredLayer, Layer, LowRank, get_layer
 from pufferfish_bench.lowrank.lstm import LSTM, LowRankLSTM, gate_matrices
+from pufferfish_bench.lowrank.random_energy import random_layer_energy
 from pufferfish_bench.lowrank.svd import svd_work, truncated_svd
 
 # memory formats of images and volumes, by the number of dimensions of a weight
@@ -27,8 +28,9 @@ def factorise(model: nn.Module, ranks: Mapping[str, int]) -> dict[str, dict[str,
     `ranks` maps layer names (as in `model.named_modules()`) to ranks, for example `lowrank.choose(...).ranks`. An optimizer
     that was created before still holds the old parameters: create a new one.
 
-    Returns for each layer its rank, the fraction of its energy (sum of squared singular values) that was kept, and the seconds
-    it took. If a layer cannot be factorised, an InputError says why and the model is unchanged.
+    Returns for each layer its rank, the fraction of its energy (sum of squared singular values) that was kept, the fraction that
+    would be kept of a random layer of its shape, and the seconds it took. If a layer cannot be factorised, an InputError says why
+    and the model is unchanged.
     """
     check(model, ranks)
     factored, done = factorise_layers(model, ranks)
@@ -43,8 +45,10 @@ def factorise_layers(
     factored, done = {}, {}
     for name, rank in ranks.items():
         start = time.perf_counter()
-        factored[name], energy = factorise_layer(get_layer(model, name), rank)
+        layer = get_layer(model, name)
+        factored[name], energy = factorise_layer(layer, rank)
         done[name] = {"rank": rank, "energy": energy, "seconds": time.perf_counter() - start}
+        done[name]["random_energy"] = random_layer_energy(layer, rank)
     return factored, done
 
 

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +68,8 @@ class ImageClassification(Task):
         # (pixel - mean) / std for pixels in 0..255, as one multiplication and one addition
         self.scale = (1 / (255 * torch.tensor(std))).view(1, -1, 1, 1).to(world.device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).view(1, -1, 1, 1).to(world.device)
+        # correct predictions and images of the training batches of this epoch, summed on the device so that no step waits for it
+        self.fitted = torch.zeros(2, dtype=torch.float64, device=world.device)
         self.channels_last = False
         self.normalised = self.row_scale = self.row_shift = torch.empty(0)
 
@@ -99,16 +102,35 @@ class ImageClassification(Task):
         return self.train.steps()
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        if start == 0:
+            self.fitted.zero_()
         with closing(self.train.batches(epoch, start)) as batches:
             for images, labels in batches:
                 yield self.normalise(images), labels
 
     def loss(self, model: Callable[..., Tensor], batch: Batch) -> Tensor:
         images, labels = batch
-        return F.cross_entropy(model(images), labels, label_smoothing=self.smoothing)
+        logits = model(images)
+        with torch.no_grad():
+            self.fitted[0] += (logits.argmax(1) == labels).sum()
+            self.fitted[1] += len(labels)
+        return F.cross_entropy(logits, labels, label_smoothing=self.smoothing)
 
     def count(self, batch: Batch) -> int:
         return len(batch[1])
+
+    def training_figures(self, mean_loss: float) -> dict[str, float]:
+        """The accuracy on the training batches of this epoch, augmented as they were, each before the step that it led to."""
+        sums = self.fitted.clone()
+        self.world.allreduce(sums)
+        correct, images = sums.tolist()
+        return {"train_accuracy": 100 * correct / images} if images else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"fitted": self.fitted.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.fitted.copy_(torch.tensor(state["fitted"], dtype=torch.float64))
 
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
         # sums of: the loss, the images, the correct top-1 predictions, and the correct top-k predictions for each k
