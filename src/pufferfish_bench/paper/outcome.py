@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
 from pufferfish_bench.paper import statistics, verdicts
 from pufferfish_bench.paper.cells import Cell
+from pufferfish_bench.paper.gates import Finding, failures
 from pufferfish_bench.paper.numbers import PaperNumber, paper_number
 from pufferfish_bench.paper.quantities import Quantity, quantity
 from pufferfish_bench.paper.tables import PaperTable, Relation
@@ -65,6 +66,7 @@ class Outcome:
     records: Mapping[str, tuple[Record, ...]]  # by cell, in the order of the seeds
     figures: tuple[Figure, ...]
     claims: tuple[Claim, ...]
+    findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)  # by name of the table's gates
 
     @property
     def provenance(self) -> list[str]:
@@ -115,6 +117,7 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
             ours, paper = samples[cell.name, name], paper_number(numbers, path, cell.sizes)
             verdict = cell.verdict(quantity(name), ours, paper, profile=table.profile, machines=used)
             figures.append(Figure(cell, name, quantity(name), paper, ours, verdict))
+    findings = {name: gates.findings(found) for name, gates in table.gates.items()}
     claims = []
     for relation in table.relations:
         asked, paper = quantity(relation.quantity), papers_own(relation, table, numbers)
@@ -122,8 +125,10 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
         runs = [*found[relation.of], *found[relation.than]]
         if all(judgement.seeds) and (why := incomparable(runs, asked)):
             judgement = replace(judgement, verdict=why, p=None, interval=None)
+        elif all(judgement.seeds) and (why := failures(findings.get(relation.gates, ()))):
+            judgement = replace(judgement, verdict=verdicts.not_tested(why), p=None)
         claims.append(Claim(relation, asked, paper, judgement))
-    return Outcome(table, found, tuple(figures), tuple(claims))
+    return Outcome(table, found, tuple(figures), tuple(claims), findings)
 
 
 def judge(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import yaml_files
 from pufferfish_bench.config.settings import config_dir
 from pufferfish_bench.paper.cells import Cell, LabRun, LayerCount, ModelCount, TrainRun
+from pufferfish_bench.paper.gates import Gates
 from pufferfish_bench.paper.jobs import Job
+from pufferfish_bench.paper.numbers import paper_numbers
 
 PROFILES = sorted((path.stem for path in Path(config_dir(), "profile").glob("*.yaml")), key=lambda name: (name != "paper", name))
 DIRECTIONS = ("higher", "lower")
@@ -31,6 +33,7 @@ class Relation:
     margin_is_share: bool  # relative to the second cell's value
     ratio: str | None  # key of the paper's (than / of), if it does not follow from its numbers of the two cells
     difference: str | None  # key of the paper's (of - than), likewise
+    gates: str | None = None  # the entry of the table's gates that must hold before the claim is tested
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class PaperTable:
     name: str
     profile: str
     title: str
-    seeds: int  # as in the paper
+    seeds: int  # as in the paper under its own profile
     cells: tuple[Cell, ...]
     relations: tuple[Relation, ...]
     note: str  # what a reader has to know
@@ -57,6 +60,7 @@ class PaperTable:
     # | lab: the parts of an epoch for each network, and a forecast for other networks
     picture: str
     sweep: Sweep | None = None
+    gates: Mapping[str, Gates] = field(default_factory=dict)
 
     def cell(self, name: str) -> Cell:
         return next(cell for cell in self.cells if cell.name == name)
@@ -99,6 +103,10 @@ def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
         for end in (relation.of, relation.than):
             if not any(cell.name == end and relation.quantity in cell.figures for cell in cells):
                 raise InputError(f"{name}: {relation.claim!r} needs {relation.quantity} of {end}, but no cell has that")
+    gates = {gate: parse_gates(name, gate, own, cells) for gate, own in content.get("gates", {}).items()}
+    for relation in relations:
+        if relation.gates is not None and relation.gates not in gates:
+            raise InputError(f"{name}: {relation.claim!r} names gates: {relation.gates}; there are {', '.join(gates) or 'none'}")
     picture = content.get("picture", "cells")
     if picture not in PICTURES:
         raise InputError(f"{name}: picture: {picture} is not known; allowed: {', '.join(PICTURES)}")
@@ -109,13 +117,22 @@ def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
         name=name,
         profile=profile,
         title=content["title"],
-        seeds=content["seeds"],
+        seeds=of_profile(content["seeds"], profile),
         cells=cells,
         relations=relations,
         note=content.get("note", ""),
         picture=picture,
         sweep=parse_sweep(name, content, cells) if picture == "sweep" else None,
+        gates=gates,
     )
+
+
+def parse_gates(name: str, gate: str, own: Mapping[str, Any], cells: Sequence[Cell]) -> Gates:
+    gates = Gates.parse(gate, own, paper_numbers()["models"])
+    for end in (gates.vanilla, gates.low_rank):
+        if not any(cell.name == end for cell in cells):
+            raise InputError(f"{name}: gates: {gate}: there is no cell {end}")
+    return gates
 
 
 def written_cells(content: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
@@ -200,4 +217,5 @@ def parse_relation(own: Mapping[str, Any]) -> Relation:
         margin_is_share=share,
         ratio=own.get("ratio"),
         difference=own.get("difference"),
+        gates=own.get("gates"),
     )

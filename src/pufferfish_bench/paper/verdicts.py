@@ -170,6 +170,10 @@ def spread_free(values: Sequence[float]) -> bool:
     return max(values) - min(values) <= 1e-12 * max(map(abs, values))
 
 
+def not_tested(why: str) -> str:
+    return f"not tested ({why})"
+
+
 def size(sample: Sample | None) -> int:
     return len(sample.values) if sample else 0
 

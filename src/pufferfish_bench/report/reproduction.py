@@ -10,6 +10,7 @@ from rich.console import Console
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import in_markdown
 from pufferfish_bench.paper import outcome, tables, verdicts
+from pufferfish_bench.paper.gates import Finding
 from pufferfish_bench.paper.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.paper.outcome import Claim, Figure, Outcome
 from pufferfish_bench.records import provenance
@@ -20,6 +21,8 @@ COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict"
 RELATION_COLUMNS = (
     "the paper's claim", "quantity", "paper", "ours", "95 % interval", "p", "p (Holm)", "seeds", "seeds needed", "verdict",
 )  # fmt: skip
+GATE_COLUMNS = ("claims about", "gate", "measured", "needed", "holds")
+GATES_READING = "A claim about quality is tested only if the gates of its model hold. Otherwise the runs say nothing about it."
 DISPENSABLE = (
     "p",
     "seeds needed",
@@ -91,6 +94,12 @@ def claim_cells(claim: Claim) -> list[Cell | str]:
     ]
 
 
+def gate_cells(name: str, finding: Finding) -> list[str]:
+    """A row of the table of gates."""
+    holds = f"no: {finding.failure}" if finding.failure else "yes"
+    return [name.replace("_", " "), finding.gate, finding.measured, finding.needed, holds]
+
+
 def number(name: str) -> str:
     """The printed name: Table 4 for table4, Figure 3a for figure3a."""
     kind = "table" if name.startswith("table") else "figure"
@@ -105,6 +114,9 @@ def sheets(found: Outcome) -> list[Sheet]:
     if found.claims:
         rows_of_claims = [claim_cells(claim) for claim in found.claims]
         shown.append(Sheet("Relations", RELATION_COLUMNS, rows_of_claims, "", RELATIONS_READING, DISPENSABLE))
+    rows_of_gates = [gate_cells(name, finding) for name, findings in found.findings.items() for finding in findings]
+    if rows_of_gates:
+        shown.append(Sheet("Gates", GATE_COLUMNS, rows_of_gates, "", GATES_READING, ("needed", "claims about")))
     return shown
 
 
