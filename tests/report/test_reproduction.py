@@ -103,7 +103,7 @@ def test_the_csv_has_the_margin_of_a_claim(tmp_path: Path):
     write_cell(tmp_path, "cpu/table2/vanilla", (100.0, 101.0), metric="val_ppl")
     report(tmp_path)
     rows = csv.DictReader((tmp_path / "tables/cpu/table2-relations.csv").open())
-    assert [(float(row["margin"]), row["margin_is_share"]) for row in rows] == [(0, "False"), (0.02, "True"), (0.02, "True")]
+    assert [(float(row["margin"]), row["margin_is_share"]) for row in rows] == [(0.02, "True"), (0.02, "True")]
 
 
 def test_one_sheet_has_all_claims_with_a_verdict(tmp_path: Path):
@@ -176,7 +176,7 @@ def test_runs_on_different_data_are_not_compared(tmp_path: Path):
             write_record(tmp_path / f"records/cpu/table4/resnet18_{cell}_fp32/seed{seed}", values=(50 + seed,), settings=settings)
     of_vgg, of_resnet, *_ = read(tmp_path, "table4").claims
     assert of_vgg.judgement.verdict == verdicts.OTHER_DATA
-    assert of_resnet.judgement.verdict == verdicts.NO_SPREAD  # comparable, but seed by seed the same
+    assert of_resnet.judgement.verdict.startswith("not tested (vanilla underfits")  # comparable, but its gates do not hold
 
 
 def test_a_run_resumed_elsewhere_names_both_machines_and_both_commits(tmp_path: Path):
