@@ -23,7 +23,7 @@ small a:hover { background: var(--line) }
 .plot { margin-bottom: 1rem; border-radius: .4rem } .plot img { display: block; width: 100%; min-width: 30rem; max-width: 40rem }
 @media (min-width: 78rem) {
   .beside { grid-template-columns: minmax(0, 48rem) minmax(0, 1fr); gap: 1.5rem }
-  table { font-size: .8rem } .beside table { white-space: normal } .plot img { min-width: 0 } }
+  table { font-size: .8rem } h3 + .scroll table { white-space: normal } .plot img { min-width: 0 } }
 @media (max-width: 44rem) {
   table, thead, tbody { display: block; white-space: normal }
   thead tr { display: flex; flex-wrap: wrap; gap: .4rem; margin-bottom: .4rem }
