@@ -196,3 +196,22 @@ def test_cells_are_run_with_every_entry_of_over():
         ("a_one", "a", 2), ("b_one", "b", 2), ("a_two", "a", 1), ("b_two", "b", 1)
     ]  # fmt: skip
     assert found[3].overrides == ("method=hybrid", "epochs=3", "profile=paper")
+
+
+def parameters(overrides: tuple[str, ...], net: str) -> int:
+    """The parameters of a run's model, vanilla or hybrid."""
+    words = [word for word in overrides if not word.startswith(("method=", "profile=", "precision="))]
+    profile = next(word for word in overrides if word.startswith("profile="))
+    return model_counts.describe(**build.described([*words, profile]), as_in_paper=False)["totals"][net]["parameters"]
+
+
+@pytest.mark.parametrize(("profile", "tolerance"), [("paper", 0.02), ("cpu", 0.02), ("smoke", 0.1)])
+@pytest.mark.parametrize("name", ["table2", "table3", "table4"])
+def test_a_narrow_vanilla_net_has_the_parameters_of_the_pufferfish_net(name: str, profile: str, tolerance: float):
+    table = tables.read(name, profile)
+    narrow = [cell for cell in table.cells if isinstance(cell, TrainRun) and "narrow" in cell.name]
+    assert narrow
+    for cell in narrow:
+        prefix = cell.name.rpartition("narrow")[0]
+        partner = table.cell(cell.name.replace(f"{prefix}narrow", f"{prefix.removesuffix('vanilla_')}pufferfish"))
+        assert parameters(cell.overrides, "vanilla") == pytest.approx(parameters(partner.overrides, "hybrid"), rel=tolerance)

@@ -49,6 +49,15 @@ def test_the_vocabulary_is_english_then_german_by_frequency_then_alphabet_each_w
     assert more.vocabulary == [*SPECIAL, ".", "a", "dog", "runs", "sits", "ein", "hund", "läuft", "sitzt"]
 
 
+def test_a_smaller_vocabulary_leaves_out_the_words_that_are_rarest_in_both_languages(small: Path):
+    assert read_corpus(small, vocabulary=8, cache=None).vocabulary == [*SPECIAL, ".", "a", "dog", "ein"]  # equally rare: by alphabet
+    corpus = read_corpus(small, vocabulary=5, cache=None)
+    assert corpus.vocabulary == [*SPECIAL, "."]  # of both languages, so the most frequent
+    assert decode(corpus.train.target[0], corpus.vocabulary) == "<unk> <unk> ."
+    with pytest.raises(InputError, match="use a number from 5 to 9"):
+        read_corpus(small, vocabulary=4, cache=None)
+
+
 def test_only_long_training_pairs_are_left_out_and_their_words_are_not_counted(small: Path):
     corpus = read_corpus(small, vocabulary=9, longest=3, min_count=1, cache=None)
     assert corpus.vocabulary == SMALL_VOCABULARY

@@ -127,9 +127,9 @@ def test_the_loss_carries_the_state_that_the_setting_names(carry: str):
 def test_perplexities_are_reported_for_training_validation_and_test():
     model, language = LanguageModel(vocabulary=7, hidden=6, layers=1, dropout=0.0).eval(), task()
     with torch.no_grad():
-        assert language.evaluate(model) == {"val_ppl": pytest.approx(math.exp(language.mean_loss(model, language.val)))}
-        assert language.final_results(model).figures == {
-            "test_ppl": pytest.approx(math.exp(language.mean_loss(model, language.test)))
+        assert language.evaluate(model) == {
+            "val_ppl": pytest.approx(math.exp(language.mean_loss(model, language.val))),
+            "test_ppl": pytest.approx(math.exp(language.mean_loss(model, language.test))),
         }
     assert language.training_figures(2.0) == {"train_ppl": pytest.approx(math.exp(2.0))}
     assert language.training_figures(1e9)["train_ppl"] == math.inf
@@ -150,7 +150,10 @@ def test_the_real_text_has_the_papers_words(data_root: Path):
     )  # fmt: skip
     assert real.steps(0) == 2_984
     with pytest.raises(InputError, match="33,278 different words"):
-        texts(data_root / "wikitext-2", 33_000)
+        texts(data_root / "wikitext-2", 33_279)
+    cut = texts(data_root / "wikitext-2", 3_520)
+    assert [len(part) for part in cut] == [2_088_628, 217_646, 245_569]
+    assert len({int(word) for part in cut for word in part.unique()}) == 3_520
 
 
 def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path):
@@ -169,6 +172,18 @@ def test_every_line_ends_with_an_additional_word(tmp_path: Path):
     train, val, test = texts(written(tmp_path, valid="a\u2028dog \r\n\r\nruns\rcat".encode()), 5)
     assert train.tolist() == test.tolist() == [0, 1, 2, 3, 0, 4, 3]
     assert val.tolist() == [0, 1, 3, 3, 2, 3, 4, 3]
+
+
+def test_a_smaller_vocabulary_turns_the_words_that_are_rarest_in_training_into_unknown_ones(tmp_path: Path):
+    files = written(tmp_path, train=b"a a dog dog cat\n", valid=b"cat cat cat\n", test=b"a dog bird <unk>\n")
+    assert [part.tolist() for part in texts(files, 4)] == [[0, 0, 1, 1, 2, 3], [2, 2, 2, 3], [0, 1, 3, 3, 3]]  # 3 is <unk>
+    assert [part.tolist() for part in texts(files, 5)] == [[0, 0, 1, 1, 2, 3], [2, 2, 2, 3], [0, 1, 4, 4, 3]]  # 4 is <unk>
+    assert [part.tolist() for part in texts(files, 6)] == [[0, 0, 1, 1, 2, 3], [2, 2, 2, 3], [0, 1, 4, 5, 3]]  # nothing is cut
+    with pytest.raises(InputError, match="vocabulary=7, but .* has 6 different words"):
+        texts(files, 7)
+    (tmp_path / "valid.txt").write_text("many more words than in training\n")
+    with pytest.raises(InputError, match="vocabulary=6: the training text has only 5 different words"):
+        texts(files, 6)
 
 
 @pytest.mark.parametrize("part", ["train", "valid", "test"])

@@ -35,7 +35,7 @@ class Gates:
     low_rank: str  # the cell of the net that was factorised
     train_accuracy: float | None  # percent that the full-rank net must reach on its training set, or ...
     levelled: float  # ... its training loss falls by less than this fraction in the last tenth of its epochs
-    energy: float  # the kept energy must be this fraction of the way from that of a random layer to 1
+    energy: float | None  # the kept energy must be this fraction of the way from that of a random layer to 1; None: no SVD
     compression: float  # the paper's compression, full-rank parameters over low-rank ones
     compression_factor: float  # ours must be within this factor of it
 
@@ -57,7 +57,8 @@ class Gates:
         vanilla, low_rank = records[self.vanilla], records[self.low_rank]
         if not (vanilla and low_rank):
             return []
-        return [self.fits(vanilla), self.keeps(low_rank), self.compresses(vanilla, low_rank)]
+        kept = [] if self.energy is None else [self.keeps(low_rank, self.energy)]
+        return [self.fits(vanilla), *kept, self.compresses(vanilla, low_rank)]
 
     def fits(self, vanilla: Sequence[Record]) -> Finding:
         """Whether the full-rank net has learned its training set, or learns no more."""
@@ -74,15 +75,15 @@ class Gates:
         holds = fitted or (fall is not None and fall < self.levelled)
         return Finding(gate, ", ".join(measured) or "not recorded", needed, "" if holds else "vanilla underfits")
 
-    def keeps(self, low_rank: Sequence[Record]) -> Finding:
+    def keeps(self, low_rank: Sequence[Record], least: float) -> Finding:
         """Whether the truncation kept clearly more than it would keep of random layers."""
         gate = f"{self.low_rank} keeps more energy than random layers"
-        needed = f">= {self.energy:g} of the way from random to 1"
+        needed = f">= {least:g} of the way from random to 1"
         energies = [energy for record in low_rank for energy in layer_energies(record)]
         if not energies or any(random is None for _, random in energies):
             return Finding(gate, "not recorded", needed, "kept energy not recorded")
         kept, random = (fmean(column) for column in zip(*energies, strict=True))
-        holds = kept >= random + self.energy * (1 - random)
+        holds = kept >= random + least * (1 - random)
         return Finding(gate, f"{kept:.2f} (random: {random:.2f})", needed, "" if holds else "the SVD cuts noise")
 
     def compresses(self, vanilla: Sequence[Record], low_rank: Sequence[Record]) -> Finding:

@@ -38,6 +38,16 @@ def of_epoch(*sections: str) -> Reader:
     return lambda record: record.epoch_seconds(*sections)
 
 
+def at_best_epoch(name: str) -> Reader:
+    """The value in the epoch of the last phase with the best metric (which is on validation data, if there are any)."""
+
+    def read(record: Record) -> float | None:
+        best = record.summary.get("best_epoch")
+        return next((row.get(name) for row in record.rows if row["epoch"] == best), None)
+
+    return read
+
+
 def decimals(digits: int) -> Callable[[float], str]:
     return lambda value: f"{value:,.{digits}f}"
 
@@ -62,6 +72,8 @@ QUANTITIES = {
     "train_ppl": perplexity("train"),
     "val_ppl": perplexity("val"),
     "test_ppl": perplexity("test"),
+    "best_val_ppl": Quantity("val perplexity of the best epoch", False, at_best_epoch("val_ppl"), decimals(2)),
+    "best_test_ppl": Quantity("test perplexity of the best epoch", False, at_best_epoch("test_ppl"), decimals(2)),
     "val_bleu": percent("val BLEU", "val_bleu"),
     "test_bleu": percent("test BLEU", "test_bleu"),
     "parameters": Quantity("parameters", False, counted("parameters"), decimals(0)),

@@ -5,10 +5,10 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.core import FinalResults, Task
+from pufferfish_bench.core import Task
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.tasks import sharding
 
@@ -78,10 +78,7 @@ class LanguageModelling(Task):
         return {"train_ppl": perplexity(mean_loss)}
 
     def evaluate(self, model: Callable[..., Any]) -> dict[str, float]:
-        return {"val_ppl": perplexity(self.mean_loss(model, self.val))}
-
-    def final_results(self, model: nn.Module) -> FinalResults:
-        return FinalResults({"test_ppl": perplexity(self.mean_loss(model, self.test))})
+        return {f"{name}_ppl": perplexity(self.mean_loss(model, text)) for name, text in (("val", self.val), ("test", self.test))}
 
     def mean_loss(self, model: Callable[..., Any], text: Tensor) -> float:
         states = None

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,8 @@ def cache_directory() -> Path:
 def read_corpus(folder: Path, *, vocabulary: int, longest: int = 100, min_count: int = 3, cache: Path | None) -> Corpus:
     """The corpus: training pairs of at most `longest` words per sentence, and the words that occur `min_count` times in them.
 
-    `vocabulary` is the expected size of the vocabulary. If `cache` is a directory, the tokenised sentences are cached there.
+    `vocabulary` is the size of the vocabulary: if there are more such words, the rarest are left out. If `cache` is a
+    directory, the tokenised sentences are cached there.
     """
     contents = read_files(folder)
     lines = {name: [line.strip() for line in text_files.read_lines(folder / name, contents[name])] for name in FILES}
@@ -54,14 +54,20 @@ def read_corpus(folder: Path, *, vocabulary: int, longest: int = 100, min_count:
     sentences = tokenised(lines, cache and cache / f"multi30k-{cache_key(contents)}.json")
     pairs = {part: word_pairs(sentences, lines, part) for part in PARTS}
     pairs["train"] = [pair for pair in pairs["train"] if max(len(pair.source), len(pair.target)) <= longest]
-    english = frequent_words((pair.target for pair in pairs["train"]), min_count)
-    german = frequent_words((pair.source for pair in pairs["train"]), min_count)
+    in_english = Counter(word for pair in pairs["train"] for word in pair.target)
+    in_german = Counter(word for pair in pairs["train"] for word in pair.source)
+    english, german = (frequent_words(counts, min_count) for counts in (in_english, in_german))
     words = list(dict.fromkeys([*SPECIAL, *english, *german]))  # a word of both languages once
-    if len(words) != vocabulary:
+    if not len(SPECIAL) < vocabulary <= len(words):
         raise InputError(
             f"dataset.vocabulary={vocabulary}, but {folder} has {len(words):,} words: {len(SPECIAL)} special ones and those that "
-            f"occur at least {min_count} times in training, {len(english):,} English and {len(german):,} German (some in both)"
+            f"occur at least {min_count} times in training, {len(english):,} English and {len(german):,} German (some in both); "
+            f"use a number from {len(SPECIAL) + 1} to {len(words)}"
         )
+    counts = in_english + in_german
+    by_frequency = sorted(words[len(SPECIAL) :], key=lambda word: (-counts[word], word))
+    rarest = set(by_frequency[vocabulary - len(SPECIAL) :])
+    words = [word for word in words if word not in rarest]
     train, val, test = (encode_pairs(pairs[part], words) for part in PARTS)
     return Corpus(vocabulary=words, train=train, val=val, test=test, languages=(SOURCE, TARGET))
 
@@ -82,9 +88,8 @@ def word_pairs(sentences: Sentences, lines: dict[str, list[str]], part: str) -> 
     return [WordPair(*pair) for pair in zip(sentences[source], sentences[target], lines[target], strict=True)]
 
 
-def frequent_words(sentences: Iterable[Sequence[str]], min_count: int) -> list[str]:
+def frequent_words(counts: Counter[str], min_count: int) -> list[str]:
     """The words that occur at least `min_count` times, sorted by falling frequency and then alphabetically."""
-    counts = Counter(word for sentence in sentences for word in sentence)
     return sorted((word for word, count in counts.items() if count >= min_count), key=lambda word: (-counts[word], word))
 
 
