@@ -30,6 +30,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def machine_lock_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs of the tests neither wait for real runs on this machine nor keep them waiting."""
+    os.environ["PUFFERFISH_LOCKS"] = str(tmp_path_factory.mktemp("locks"))
+
+
 @pytest.fixture
 def arguments() -> Callable[..., list[str]]:
     """The command line of pufferfish-run as a new process."""

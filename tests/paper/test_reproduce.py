@@ -398,3 +398,5 @@ def test_a_stopped_table_continues_where_it_was(put_tables, tmp_path: Path):
     assert long.done
     assert [row["epoch"] for row in read_rows(long.record / EPOCHS)] == list(range(12))
     assert len(read_json(long.record / RUN)["resumed"]) == 1
+    assert len(read_json(long.record / RUN)["machine_load"]) == 2  # of both sittings
+    assert len(read_json(short.record / RUN)["machine_load"]) == 1

@@ -167,6 +167,58 @@ def test_times_with_more_workers_than_cores_are_not_compared_but_those_of_severa
     assert found[1].p is None
 
 
+def plant_company(run: Path, cores: float) -> None:
+    """A second sitting during which other processes used some cores."""
+    alone = {"load_before": 0.1, "load_after": 1.0, "other_busy_cores": 0.01}
+    write_json(run / "run.json", read_json(run / "run.json") | {"machine_load": [alone, alone | {"other_busy_cores": cores}]})
+
+
+def test_times_measured_beside_other_processes_are_marked_and_are_not_tested(tmp_path: Path):
+    for seed in (1, 2, 3):
+        for cell, seconds in (("vanilla", 30.0), ("pufferfish", 20.0)):
+            for net in ("vgg19", "resnet18"):
+                run = tmp_path / f"records/cpu/table6/{net}_{cell}/seed{seed}"
+                write_record(run, seconds=seconds + seed / 10)
+                plant_company(run, 0.5 if (net, cell, seed) == ("vgg19", "pufferfish", 2) else 0.1)
+    (found,) = outcome.corrected([read(tmp_path, "table6")])
+    of_vgg, of_resnet = (claim.judgement for claim in found.claims)
+    assert of_vgg.verdict == "not tested (measured beside other processes)"
+    assert (of_vgg.p, of_vgg.corrected_p) == (None, None)
+    assert of_vgg.interval is not None  # shown all the same
+    assert of_resnet.verdict == verdicts.HOLDS
+    assert of_resnet.corrected_p == of_resnet.p  # the only claim that is counted
+    marked = {(figure.cell.name, figure.name) for figure in found.figures if figure.verdict == verdicts.BESIDE_OTHERS}
+    assert marked == {("vgg19_pufferfish", "seconds_per_epoch")}
+    text = reproduction.markdown(found)
+    assert f" | 20.200 ± 0.100 | 3 |  | {verdicts.BESIDE_OTHERS} |" in text
+    assert text.count(reproduction.COMPANY_NOTE) == 1
+    assert "more than 0.1 cores" in reproduction.COMPANY_NOTE
+
+
+def test_company_marks_no_number_but_times_and_old_records_are_not_marked(tmp_path: Path):
+    for seed in (1, 2, 3):
+        for cell, seconds in (("vanilla", 3.0), ("pufferfish", 2.0), ("lth", 6.0)):
+            run = tmp_path / f"records/cpu/figure5/{cell}/seed{seed}"
+            write_record(run, values=(50.0 + seed,), seconds=seconds + seed / 10)
+            if cell == "lth":
+                plant_company(run, 2.0)
+    found = read(tmp_path, "figure5")
+    marked = {(figure.cell.name, figure.name) for figure in found.figures if figure.verdict == verdicts.BESIDE_OTHERS}
+    assert marked == {("lth", "seconds")}
+    of_quality, of_time = (claim.judgement.verdict for claim in found.claims)
+    assert of_quality.startswith("not tested (vanilla underfits")  # its gates
+    assert of_time == verdicts.BESIDE_OTHERS
+
+
+def test_a_time_measured_beside_others_has_no_difference_from_the_papers(tmp_path: Path):
+    write_cell(tmp_path, "paper/table6/vgg19_vanilla", (1, 1), seconds=30.0, device="V100")
+    (figure,) = [figure for figure in read(tmp_path, "table6", "paper").figures if figure.ours and figure.quantity.is_time]
+    assert figure.difference is not None
+    plant_company(tmp_path / "records/paper/table6/vgg19_vanilla/seed1", 0.5)
+    (figure,) = [figure for figure in read(tmp_path, "table6", "paper").figures if figure.ours and figure.quantity.is_time]
+    assert (figure.verdict, figure.difference) == (verdicts.BESIDE_OTHERS, None)
+
+
 def test_runs_on_different_data_are_not_compared(tmp_path: Path):
     for cell, images in (("vanilla", 50_000), ("pufferfish", 15_000)):
         for seed in (1, 2, 3):

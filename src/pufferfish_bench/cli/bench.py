@@ -7,10 +7,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from pufferfish_bench.base.console import console
+from pufferfish_bench.base.console import complain, console
 from pufferfish_bench.bench import suite
 from pufferfish_bench.cli.messages import error_messages
+from pufferfish_bench.paper import machine_lock
+from pufferfish_bench.paper.supervision import Stop
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.files import RUN
 
@@ -70,19 +73,33 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> None:
     given = vars(parser().parse_args(words))
     name, out = given.pop("benchmark"), given.pop("out") or (QUICK_OUT if given.get("quick") else OUT)
-    if name == "beam":
-        return measure_beam(out=out, **given)
     failed = []
-    if name == "all":
-        failed = suite.measure_all(out, **given)
-    elif name in suite.SUBJECTS:
-        suite.measure(name, out, **given)
+    if name != "table":
+        try:
+            with machine_lock.held(alone=True):
+                failed = measure(name, out, given)
+        except Stop as stop:
+            complain("stopped; nothing was measured")
+            sys.exit(128 + stop.signal)
+    if name == "beam":
+        return
 
     from pufferfish_bench.bench import table  # imports matplotlib: not for --help
 
     table.render(out, console)
     if failed:
         sys.exit(1)
+
+
+def measure(name: str, out: Path, given: dict[str, Any]) -> list[str]:
+    """Measure a subject, all of them, or beam search. Returns the subjects that failed."""
+    if name == "beam":
+        measure_beam(out=out, **given)
+    elif name == "all":
+        return suite.measure_all(out, **given)
+    else:
+        suite.measure(name, out, **given)
+    return []
 
 
 def measure_beam(*, run: Path, **given: object) -> None:

@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 from pufferfish_bench.base import cores
 from pufferfish_bench.config import build
 from pufferfish_bench.distributed.units import bits_per_second
-from pufferfish_bench.paper import verdicts
+from pufferfish_bench.paper import machine_lock, verdicts
 from pufferfish_bench.paper.jobs import Identity, Job
 from pufferfish_bench.paper.numbers import PaperNumber
-from pufferfish_bench.paper.quantities import Quantity
+from pufferfish_bench.paper.quantities import Quantity, quantity
 from pufferfish_bench.paper.supervision import attend
 from pufferfish_bench.paper.verdicts import Sample
+from pufferfish_bench.records import machine_load
 from pufferfish_bench.records.files import RUN, keep, now, write_json
 from pufferfish_bench.records.reader import FORMAT
 
@@ -42,6 +43,11 @@ class Cell(ABC):
     def label(self) -> str:
         sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
         return self.name.replace("_", " ") + (f" ({sizes})" if sizes else "")
+
+    @property
+    def measures_time(self) -> bool:
+        """Whether nothing else of ours may run beside this cell."""
+        return any(quantity(name).is_time for name in self.figures)
 
     def jobs(self, seeds: Sequence[int], folder: Path) -> list[Job]:
         """One job for each identity; records are kept in `folder`/<cell>/seed<n>/."""
@@ -91,10 +97,15 @@ class TrainRun(Cell):
 
     def run(self, job: Job) -> bool:
         """Train, unless the run is finished already for another table, and keep the record."""
-        if not job.trained and attend(self.command(job), env=self.environment()):
+        if not job.trained and self.train(job):
             return False
         keep(job.directory, job.record)
         return True
+
+    def train(self, job: Job) -> int:
+        """Train in a child process; the exit code. The load is recorded for all runs: a table with times may share them."""
+        with machine_lock.held(alone=self.measures_time), machine_load.recorded(job.directory):
+            return attend(self.command(job), env=self.environment())
 
     def verdict(
         self, quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]
@@ -146,7 +157,8 @@ class Count(Cell):
     def run(self, job: Job) -> bool:
         from pufferfish_bench.records.environment import code_version  # imports torch
 
-        totals = self.count()
+        with machine_lock.held(alone=self.measures_time):
+            totals = self.count()
         job.record.mkdir(parents=True, exist_ok=True)
         record = {"format": FORMAT, "settings": job.settings, **code_version(), "counted": totals, "finished": now()}
         write_json(job.record / RUN, record)

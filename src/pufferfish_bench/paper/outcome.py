@@ -15,7 +15,7 @@ from pufferfish_bench.paper.numbers import PaperNumber, paper_number
 from pufferfish_bench.paper.quantities import Quantity, quantity
 from pufferfish_bench.paper.tables import PaperTable, Relation
 from pufferfish_bench.paper.verdicts import Judgement, Sample
-from pufferfish_bench.records import provenance, reader
+from pufferfish_bench.records import machine_load, provenance, reader
 from pufferfish_bench.records.files import EPOCHS, RUN, Row, without_rows
 from pufferfish_bench.records.record import Record
 from pufferfish_bench.records.run_directory import differences
@@ -106,6 +106,11 @@ def incomparable(records: Sequence[Record], asked: Quantity) -> str | None:
     return None
 
 
+def beside_others(records: Iterable[Record], asked: Quantity) -> bool:
+    """Whether a time was measured while other processes used the machine."""
+    return asked.is_time and any(machine_load.had_company(record.run) for record in records)
+
+
 def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcome:
     """The outcome of a table from the records below `records`/<profile>/<table>/<cell>/seed<n>/."""
     found = {cell.name: read_cell(records / table.profile / table.name / cell.name) for cell in table.cells}
@@ -116,6 +121,8 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
         for name, path in cell.figures.items():
             ours, paper = samples[cell.name, name], paper_number(numbers, path, cell.sizes)
             verdict = cell.verdict(quantity(name), ours, paper, profile=table.profile, machines=used)
+            if ours and beside_others(found[cell.name], quantity(name)):
+                verdict = verdicts.BESIDE_OTHERS
             figures.append(Figure(cell, name, quantity(name), paper, ours, verdict))
     findings = {name: gates.findings(found) for name, gates in table.gates.items()}
     claims = []
@@ -125,6 +132,8 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
         runs = [*found[relation.of], *found[relation.than]]
         if all(judgement.seeds) and (why := incomparable(runs, asked)):
             judgement = replace(judgement, verdict=why, p=None, interval=None)
+        elif all(judgement.seeds) and beside_others(runs, asked):
+            judgement = replace(judgement, verdict=verdicts.BESIDE_OTHERS, p=None)
         elif all(judgement.seeds) and (why := failures(findings.get(relation.gates, ()))):
             judgement = replace(judgement, verdict=verdicts.not_tested(why), p=None)
         claims.append(Claim(relation, asked, paper, judgement))

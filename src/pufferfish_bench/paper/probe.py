@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pufferfish_bench.base.console import about
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.paper import machine_lock
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.supervision import attend
 from pufferfish_bench.records import reader
@@ -22,7 +23,8 @@ def probe(job: Job) -> float | str:
         answer = Path(folder) / "probe.json"
         words = [*job.cell.command(job), f"probe_steps={STEPS}", f"probe_file={answer}"]
         try:
-            attend(words, PATIENCE, env=job.cell.environment(), stdout=subprocess.DEVNULL, stderr=errors)
+            with machine_lock.held(alone=False):  # an estimate may have company, but must not disturb others that measure time
+                attend(words, PATIENCE, env=job.cell.environment(), stdout=subprocess.DEVNULL, stderr=errors)
         except subprocess.TimeoutExpired:
             return f"{STEPS} steps take more than {PATIENCE} s"
         except OSError as error:

@@ -10,7 +10,7 @@ GRACE = 60  # seconds to end after SIGTERM: netlab gives its hosts 40, torchrun 
 
 
 class Stop(Exception):
-    """A signal asked us to stop, and the child process has ended."""
+    """A signal asked us to stop. No child process is left."""
 
     def __init__(self, number: int):
         super().__init__(number)

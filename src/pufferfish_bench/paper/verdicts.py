@@ -24,10 +24,11 @@ HOLDS, OPPOSITE, ALIKE = "reproduced", "not reproduced", "no significant differe
 # both
 NOT_RUN, ONE_SEED, NO_SPREAD = "not tested (not run)", "not tested (one seed)", "not tested (no spread)"
 NOT_PAIRED = "not tested (no seed in common)"
+BESIDE_OTHERS = "not tested (measured beside other processes)"
 OTHER_PROFILE, OTHER_MACHINE = "not comparable (another profile)", "not comparable (another machine)"
 TWO_MACHINES, OTHER_DATA = "not comparable (different machines or threads)", "not comparable (different data)"
 CROWDED = "not comparable (more workers than cores)"
-INCOMPARABLE = (OTHER_PROFILE, OTHER_MACHINE)
+INCOMPARABLE = (OTHER_PROFILE, OTHER_MACHINE, BESIDE_OTHERS)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,8 @@ KINDS: dict[str, Check] = {
     "started": is_text,
     "finished": is_text,
     "resumed": lambda value: isinstance(value, list) and each(fields(**CONDITIONS))(value),
+    "machine_load": lambda value: isinstance(value, list)
+    and each(fields(load_before=is_amount, load_after=is_amount, other_busy_cores=is_amount))(value),
     "incomplete": lambda value: isinstance(value, list) and each(is_epoch)(value),
     "operations": lambda value: isinstance(value, list)
     and each(

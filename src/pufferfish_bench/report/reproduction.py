@@ -13,7 +13,7 @@ from pufferfish_bench.paper import outcome, tables, verdicts
 from pufferfish_bench.paper.gates import Finding
 from pufferfish_bench.paper.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.paper.outcome import Claim, Figure, Outcome
-from pufferfish_bench.records import provenance
+from pufferfish_bench.records import machine_load, provenance
 from pufferfish_bench.report import output
 from pufferfish_bench.report.output import EMPTY, Cell, Sheet
 
@@ -23,6 +23,10 @@ RELATION_COLUMNS = (
 )  # fmt: skip
 GATE_COLUMNS = ("claims about", "gate", "measured", "needed", "holds")
 GATES_READING = "A claim about quality is tested only if the gates of its model hold. Otherwise the runs say nothing about it."
+COMPANY_NOTE = (
+    "Times measured beside other processes: during at least one of the runs, others used more than "
+    f"{machine_load.COMPANY:g} cores on average."
+)
 DISPENSABLE = (
     "p",
     "seeds needed",
@@ -110,7 +114,9 @@ def sheets(found: Outcome) -> list[Sheet]:
     """The figures of a table, and the paper's claims about them."""
     title = f"{number(found.table.name)}: {found.table.title}"
     figures = [figure_cells(figure) for figure in found.figures]
-    shown = [Sheet(title, COLUMNS, figures, found.table.note, READING, ("seeds", "difference"))]
+    marked = any(figure.verdict == verdicts.BESIDE_OTHERS for figure in found.figures)
+    note = " ".join(filter(None, (found.table.note, COMPANY_NOTE * marked)))
+    shown = [Sheet(title, COLUMNS, figures, note, READING, ("seeds", "difference"))]
     if found.claims:
         rows_of_claims = [claim_cells(claim) for claim in found.claims]
         shown.append(Sheet("Relations", RELATION_COLUMNS, rows_of_claims, "", RELATIONS_READING, DISPENSABLE))

@@ -49,6 +49,8 @@ class Recorder(Observer):
             # keep the conditions of the start; what has changed since (code, machine) is recorded with the resume
             changed = {key: self.manifest.pop(key, None) for key in CONDITIONS if earlier.get(key) != self.manifest.get(key)}
             self.manifest |= {key: earlier[key] for key in changed if key in earlier}
+            if "machine_load" in earlier:  # while the epochs before the checkpoint were trained
+                self.manifest["machine_load"] = earlier["machine_load"]
             self.manifest["resumed"].append({"epoch": run.epoch, "step": run.step, "time": files.now(), **changed})
         # epochs after the checkpoint are trained again: drop their rows
         self.rows = [row for row in reader.read_rows(self.directory) if row["epoch"] < run.epoch]

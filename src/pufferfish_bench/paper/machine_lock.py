@@ -1,0 +1,81 @@
+"""One lock per machine, so that nothing of ours runs beside a run that measures time.
+
+A run that measures time holds the lock alone; all other runs hold it together. The files are in the directory for temporary
+files, which all users share, or in $PUFFERFISH_LOCKS. The system releases the lock when its process ends, however it ends.
+"""
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pufferfish_bench.base.console import say
+from pufferfish_bench.paper.supervision import Stop
+from pufferfish_bench.training.signals import Interrupts
+
+LOCK, QUEUE = "pufferfish-bench.lock", "pufferfish-bench.queue"
+POLL_SECONDS = 0.2
+WAITING = {
+    True: "waiting until the other runs on this machine end, because this one measures time; Ctrl-C stops",
+    False: "waiting because another command on this machine measures time, or is about to; Ctrl-C stops",
+}
+open_files: set[int] = set()
+
+
+def close_in_child() -> None:
+    """A forked child, such as a worker of a data loader, must not keep the lock when this process is killed."""
+    while open_files:
+        os.close(open_files.pop())
+
+
+os.register_at_fork(after_in_child=close_in_child)  # programs that are started do not inherit the files anyway
+
+
+@contextlib.contextmanager
+def held(*, alone: bool) -> Iterator[None]:
+    """Hold the lock of this machine, alone or together with others. If that means waiting, say so; a signal then raises Stop.
+
+    The queue is held only until the lock is. Who waits to be alone stays in it and lets nobody else in: otherwise others that
+    run one job after another would never all be away at the same moment.
+    """
+    mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    waiting = False
+    with opened(LOCK) as lock:
+        with Interrupts(children=[]) as interrupts, opened(QUEUE) as queue:
+            for file in (queue, lock):
+                while not interrupts.requested() and not locked(file, mode):
+                    if not waiting:
+                        say(WAITING[alone])
+                    waiting = True
+                    time.sleep(POLL_SECONDS)
+        if interrupts.received is not None:
+            raise Stop(interrupts.received)
+        yield
+
+
+def locked(file: int, mode: int) -> bool:
+    """Try to lock a file; whether that succeeded."""
+    try:
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def opened(name: str) -> Iterator[int]:
+    """Open a file to be locked. Reading is enough for that, so a file of another user will do."""
+    path = Path(os.environ.get("PUFFERFISH_LOCKS") or tempfile.gettempdir()) / name
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # only now: a file of another user in a shared directory may not be opened with O_CREAT
+        file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    open_files.add(file)
+    try:
+        yield file
+    finally:
+        open_files.discard(file)
+        os.close(file)
