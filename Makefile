@@ -20,7 +20,7 @@ table16 table17: MODEL := transformer
 table18: MODEL := vgg19_lth
 DESCRIBED := table11 table12 table13 table14 table15 table16 table17 table18
 
-.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab lint format clean
+.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab figure-budget lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,7 @@ $(DESCRIBED): $(INSTALLED)
 figure3: figure3a figure3b
 figure4: figure4a figure4b figure4c
 figure4b-lab: figure4b_lab  ## time breakdown over capped links between network namespaces: needs root, about 15 minutes on two cores
+figure-budget: figure_budget  ## vanilla minus Pufferfish over the training budget, from 1/4 to 4 times the recipe's epochs
 
 lint: $(INSTALLED)  ## check with ruff (errors, format) and mypy (types)
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,12 +17,13 @@ from omegaconf import OmegaConf
 from pufferfish_bench.base import cores
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import reproduce as reproducer
-from pufferfish_bench.config import build
+from pufferfish_bench.config import build, yaml_files
 from pufferfish_bench.config.settings import settings_of
 from pufferfish_bench.paper import probe, supervision, tables
 from pufferfish_bench.paper.cells import TrainRun
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows, write_json
+from tests.support.repository import REPOSITORY
 
 TINY = ["model=vgg11", "dataset.train_images=128", "dataset.test_images=20", "epochs=2"]
 LAB = {"overrides": TINY, "workers": 2, "kind": "lab", "cap": "100mbit"}
@@ -400,3 +402,19 @@ def test_a_stopped_table_continues_where_it_was(put_tables, tmp_path: Path):
     assert len(read_json(long.record / RUN)["resumed"]) == 1
     assert len(read_json(long.record / RUN)["machine_load"]) == 2  # of both sittings
     assert len(read_json(short.record / RUN)["machine_load"]) == 1
+
+
+def test_the_gap_against_the_budget_runs_at_toy_size(put_tables, tmp_path: Path, capsys: pytest.CaptureFixture):
+    """The published table with tiny runs, and only a part of it: the rest is shown as not run."""
+    whole = yaml_files.read(REPOSITORY / "conf" / "table" / "figure_budget.yaml")
+    toy = ["model.net.width=0.05", "dataset.train_images=64", "dataset.test_images=10"]
+    OmegaConf.save(OmegaConf.create(whole | {"by_profile": {"smoke": toy}}), tmp_path / "tables" / "figure_budget.yaml")
+    assert reproducer.main(["figure_budget", "--profile", "smoke", "--no-probe", "--cells", "resnet18_*_x05"]) == 0
+    kept = [read_json(path) for path in sorted(Path("results/records/smoke/figure_budget").glob(f"*/seed1/{RUN}"))]
+    assert [(record["settings"]["epochs"], record["plan"][-1]["phase"]) for record in kept] == [(2, "low_rank"), (2, "train")]
+    printed = capsys.readouterr().out
+    assert "ResNet-18: not enough to say" in printed
+    sheet = Path("results/figures/smoke/figure_budget.md").read_text()
+    assert re.search(r"\| ResNet-18 \| 0\.5x \| 2 \| 128 \| [\d.]+ \| [\d.]+ \| [+-][\d.]+ \|", sheet)
+    assert "| VGG-19 | 4x |  |  | not run | not run |" in sheet
+    assert Path("results/figures/smoke/figure_budget.png").exists()

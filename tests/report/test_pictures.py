@@ -25,6 +25,7 @@ FORMS = {  # a table or figure of each form, and two of its cells
     "size": ("figure5", ("pufferfish", "lth")),
     "sweep": ("figure3b", ("e05", "e20")),
     "scaling": ("figure4c", ("vanilla_02", "vanilla_04", "pufferfish_02", "pufferfish_04")),
+    "gaps": ("figure_budget", ("resnet18_vanilla_x1", "resnet18_pufferfish_x1")),
 }
 
 
@@ -78,7 +79,7 @@ def test_every_picture_tells_its_seeds_and_where_its_numbers_come_from(every_for
         assert "Mean over 2 seeds" in foot
         assert "profile cpu; commit 0123456789ab; on a processor, 2 threads; finished 2026-01-02." in foot
         assert tables.read(picture.stem.split("-")[0], "cpu").note in foot  # that it is of another data set, say
-        assert ("error bars" in foot) == (not picture.stem.endswith("breakdown"))
+        assert ("error bars: 95 % interval of the mean" in foot) == (not picture.stem.endswith("breakdown"))
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,7 @@ def test_every_picture_tells_its_seeds_and_where_its_numbers_come_from(every_for
         ("figures/cpu/figure6-breakdown", ["vanilla", *PARTS, "seconds per epoch"]),
         ("figures/cpu/figure5-size", ["pufferfish", "lth", "minutes of training, total", "test accuracy, %"]),
         ("figures/cpu/figure3b", ["2", "6", "epochs of warm-up", "test accuracy, %"]),
+        ("figures/cpu/figure_budget", ["ResNet-18", "ResNet-18, paper", "1x", "paper"]),
         ("figures/cpu/figure4c", ["2", "4", "workers", EPOCH, "vanilla", "pufferfish", "speedup over 2 workers"]),
     ],
 )

@@ -50,7 +50,7 @@ def test_the_vocabulary_is_english_then_german_by_frequency_then_alphabet_each_w
 
 
 def test_a_smaller_vocabulary_leaves_out_the_words_that_are_rarest_in_both_languages(small: Path):
-    assert read_corpus(small, vocabulary=8, cache=None).vocabulary == [*SPECIAL, ".", "a", "dog", "ein"]  # equally rare: by alphabet
+    assert read_corpus(small, vocabulary=8, cache=None).vocabulary == [*SPECIAL, ".", "a", "dog", "ein"]  # hund: last by alphabet
     corpus = read_corpus(small, vocabulary=5, cache=None)
     assert corpus.vocabulary == [*SPECIAL, "."]  # of both languages, so the most frequent
     assert decode(corpus.train.target[0], corpus.vocabulary) == "<unk> <unk> ."

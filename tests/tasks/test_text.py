@@ -179,7 +179,7 @@ def test_a_smaller_vocabulary_turns_the_words_that_are_rarest_in_training_into_u
     assert [part.tolist() for part in texts(files, 4)] == [[0, 0, 1, 1, 2, 3], [2, 2, 2, 3], [0, 1, 3, 3, 3]]  # 3 is <unk>
     assert [part.tolist() for part in texts(files, 5)] == [[0, 0, 1, 1, 2, 3], [2, 2, 2, 3], [0, 1, 4, 4, 3]]  # 4 is <unk>
     assert [part.tolist() for part in texts(files, 6)] == [[0, 0, 1, 1, 2, 3], [2, 2, 2, 3], [0, 1, 4, 5, 3]]  # nothing is cut
-    with pytest.raises(InputError, match="vocabulary=7, but .* has 6 different words"):
+    with pytest.raises(InputError, match=r"vocabulary=7, but .* has 6 different words"):
         texts(files, 7)
     (tmp_path / "valid.txt").write_text("many more words than in training\n")
     with pytest.raises(InputError, match="vocabulary=6: the training text has only 5 different words"):

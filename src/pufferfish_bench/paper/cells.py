@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from pufferfish_bench.base import cores
 from pufferfish_bench.config import build
 from pufferfish_bench.distributed.units import bits_per_second
-from pufferfish_bench.paper import machine_lock, verdicts
+from pufferfish_bench.paper import budget, machine_lock, verdicts
 from pufferfish_bench.paper.jobs import Identity, Job
 from pufferfish_bench.paper.numbers import PaperNumber
 from pufferfish_bench.paper.quantities import Quantity, quantity
@@ -76,9 +76,14 @@ class TrainRun(Cell):
     overrides: tuple[str, ...]
     workers: int = 1
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The settings of the runs, as pufferfish-run takes them."""
+        return self.overrides
+
     def identity(self, seeds: Sequence[int]) -> list[Identity]:
         # torchrun sets the number of workers of a run; here it has to be given
-        found = identified((*self.overrides, f"workers={self.workers}"), tuple(seeds))
+        found = identified((*self.words, f"workers={self.workers}"), tuple(seeds))
         return [Identity(settings, directory) for directory, settings in found]
 
     def launcher(self) -> list[str]:
@@ -89,7 +94,7 @@ class TrainRun(Cell):
         return [sys.executable, *torchrun, "-m", "pufferfish_bench"]
 
     def command(self, job: Job) -> list[str]:
-        return [*self.launcher(), *self.overrides, f"seed={job.seed}", f"run_dir={job.directory}"]
+        return [*self.launcher(), *self.words, f"seed={job.seed}", f"run_dir={job.directory}"]
 
     def environment(self) -> dict[str, str]:
         """The workers share the cores; torchrun would give each of them one thread, with a warning."""
@@ -111,6 +116,22 @@ class TrainRun(Cell):
         self, quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]
     ) -> str:
         return verdicts.of_figure(quantity, ours, paper, profile=profile, machines=machines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetRun(TrainRun):
+    """A training with a multiple of the epochs of its recipe."""
+
+    budget: float
+
+    def recipe(self) -> dict[str, Any]:
+        """The settings of the run with a budget of 1."""
+        ((_, settings),) = identified((*self.overrides, f"workers={self.workers}"), (1,))
+        return settings
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (*self.overrides, *budget.scaled(self.recipe(), self.budget))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
 from pufferfish_bench.paper import statistics, verdicts
 from pufferfish_bench.paper.cells import Cell
+from pufferfish_bench.paper.gaps import Curve, curves
 from pufferfish_bench.paper.gates import Finding, failures
 from pufferfish_bench.paper.numbers import PaperNumber, paper_number
 from pufferfish_bench.paper.quantities import Quantity, quantity
@@ -67,6 +68,7 @@ class Outcome:
     figures: tuple[Figure, ...]
     claims: tuple[Claim, ...]
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)  # by name of the table's gates
+    gaps: Sequence[Curve] = ()  # over the training budget
 
     @property
     def provenance(self) -> list[str]:
@@ -137,7 +139,8 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
         elif all(judgement.seeds) and (why := failures(findings.get(relation.gates, ()))):
             judgement = replace(judgement, verdict=verdicts.not_tested(why), p=None)
         claims.append(Claim(relation, asked, paper, judgement))
-    return Outcome(table, found, tuple(figures), tuple(claims), findings)
+    gaps = curves(table, found, samples, numbers, incomparable)
+    return Outcome(table, found, tuple(figures), tuple(claims), findings, gaps)
 
 
 def judge(

@@ -66,7 +66,7 @@ def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> float:
     left = {job.directory: job for job in jobs if is_left(job)}.values()  # a run that tables share counts once
     cells: dict[tuple, list[Job]] = {}
     for job in left:
-        cells.setdefault((*job.cell.overrides, job.cell.workers, *job.links.values()), []).append(job)
+        cells.setdefault((*job.cell.words, job.cell.workers, *job.links.values()), []).append(job)
     if not cells:
         return total
     say(f"running the first steps of {len(cells)} cell{'s' * (len(cells) > 1)} for an estimate; PROBE=0 skips this")

@@ -9,14 +9,15 @@ from typing import Any
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import yaml_files
 from pufferfish_bench.config.settings import config_dir
-from pufferfish_bench.paper.cells import Cell, LabRun, LayerCount, ModelCount, TrainRun
+from pufferfish_bench.paper.budget import GapSettings
+from pufferfish_bench.paper.cells import BudgetRun, Cell, LabRun, LayerCount, ModelCount, TrainRun
 from pufferfish_bench.paper.gates import Gates
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.numbers import paper_numbers
 
 PROFILES = sorted((path.stem for path in Path(config_dir(), "profile").glob("*.yaml")), key=lambda name: (name != "paper", name))
 DIRECTIONS = ("higher", "lower")
-OVER = ("scaling", "lab")  # pictures of tables with `over`
+OVER = ("scaling", "lab", "gaps")  # pictures of tables with `over`
 PICTURES = ("cells", "breakdown", "size", "sweep", *OVER)
 
 
@@ -58,9 +59,11 @@ class PaperTable:
     # cells: numbers and learning curves | breakdown: also the parts of an epoch | size: also time and metric over parameters
     # | sweep: a number over a setting, and learning curves | scaling: seconds per epoch and speed-up over workers
     # | lab: the parts of an epoch for each network, and a forecast for other networks
+    # | gaps: the difference between two nets over the training budget
     picture: str
     sweep: Sweep | None = None
     gates: Mapping[str, Gates] = field(default_factory=dict)
+    gaps: GapSettings | None = None
 
     def cell(self, name: str) -> Cell:
         return next(cell for cell in self.cells if cell.name == name)
@@ -77,9 +80,9 @@ def folder() -> Path:
 
 
 def names() -> list[str]:
-    """The names of all tables and figures, in the order of their numbers, tables first."""
+    """The names of all tables and figures, in the order of their numbers, tables first; those without a number are the last."""
     known = [path.stem for path in folder().glob("*.yaml")]
-    return sorted(known, key=lambda name: (name.startswith("figure"), int("".join(filter(str.isdigit, name))), name))
+    return sorted(known, key=lambda name: (name.startswith("figure"), float("".join(filter(str.isdigit, name)) or "inf"), name))
 
 
 def read(name: str, profile: str) -> PaperTable:
@@ -124,6 +127,7 @@ def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
         picture=picture,
         sweep=parse_sweep(name, content, cells) if picture == "sweep" else None,
         gates=gates,
+        gaps=GapSettings.parse(name, content.get("gaps", {}), [cell.line for cell in cells]) if picture == "gaps" else None,
     )
 
 
@@ -172,6 +176,12 @@ def lab_run(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile
     return LabRun(**vars(train_run(name, own, table, profile)), cap=of_profile(own.get("cap", table.get("cap")), profile))
 
 
+def budget_run(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> BudgetRun:
+    if not own["budget"] > 0:
+        raise InputError(f"{name}: budget: {own['budget']} must be above 0: a multiple of the recipe's epochs")
+    return BudgetRun(**vars(train_run(name, own, table, profile)), budget=own["budget"])
+
+
 def model_count(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> ModelCount:
     return ModelCount(name=name, overrides=tuple(own["overrides"]), net=own["net"], figures=own["figures"])
 
@@ -180,7 +190,13 @@ def layer_count(name: str, own: Mapping[str, Any], table: Mapping[str, Any], pro
     return LayerCount(name=name, layer=own["layer"], net=own["net"], sizes=own["sizes"], figures=own["figures"])
 
 
-KINDS = {"train": train_run, "lab": lab_run, "describe": model_count, "layer": layer_count}  # the words of conf/table
+KINDS = {  # the words of conf/table
+    "train": train_run,
+    "lab": lab_run,
+    "budget": budget_run,
+    "describe": model_count,
+    "layer": layer_count,
+}
 
 
 def of_profile(value: Any, profile: str) -> Any:

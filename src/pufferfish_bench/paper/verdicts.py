@@ -50,6 +50,13 @@ class Sample:
     def deviation(self) -> float | None:
         return stdev(self.values) if len(self.values) > 1 else None
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean, by the t distribution; None for a single value and for values without a spread."""
+        if len(self.values) < 2 or spread_free(self.values):
+            return None
+        return Differences.paired(self.values).interval()
+
 
 def of_figure(
     quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]
@@ -93,6 +100,7 @@ class Judgement:
     p: float | None = None
     corrected_p: float | None = None  # for the number of claims in the report
     seeds: tuple[int, int] = (0, 0)
+    margin: float = 0.0  # within which a difference counts as none, in units of the quantity
     plan: Plan | None = None  # for the number of seeds needed
     seeds_needed: int | None = None  # to decide the claim, where it is not decided
 
@@ -129,7 +137,8 @@ def of_relation(
     ratio = than.mean / of.mean if of.mean else None
     if logarithmic and common:
         ratio = math.exp(-fmean(differences))
-    plain = Judgement(ONE_SEED, ratio, of.mean - than.mean, seeds=seeds)
+    difference = fmean(one - other for one, other in common) if common else of.mean - than.mean
+    plain = Judgement(ONE_SEED, ratio, difference, seeds=seeds)
     if not common:
         return replace(plain, verdict=NOT_PAIRED)
     if len(common) == 1 and not deviation:
@@ -144,7 +153,9 @@ def of_relation(
     target = granted if margin else effect_size(effect, logarithmic=logarithmic, is_time=is_time)
     plan = Plan(stdev(differences), target, equivalence=margin > 0) if several else None
     bounds = (math.exp(-high), math.exp(-low)) if logarithmic else (low, high)
-    return replace(plain, verdict=verdict, interval=None if is_time and not logarithmic else bounds, p=p, plan=plan)
+    return replace(
+        plain, verdict=verdict, interval=None if is_time and not logarithmic else bounds, p=p, margin=granted, plan=plan
+    )
 
 
 def effect_size(effect: float | None, *, logarithmic: bool, is_time: bool) -> float:

@@ -1,7 +1,7 @@
 """The style of all charts and how they are saved: colour-blind-safe colours, and the same bytes for the same data."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from pufferfish_bench.paper.verdicts import Sample
 from pufferfish_bench.report import output
 
 # Okabe and Ito's palette without its yellow, which is faint on white
@@ -74,6 +75,13 @@ def write_at_foot(figure: Figure, words: str) -> None:
 def look(number: int) -> dict[str, str]:
     """Colour and marker of line `number`."""
     return {"color": LINES[number % len(LINES)], "marker": MARKERS[number % len(MARKERS)]}
+
+
+def error_bars(samples: Sequence[Sample]) -> list[list[float]]:
+    """What every picture draws around a mean: the distances down and up to the ends of its 95 % interval, 0 if it has none."""
+    ends = [sample.interval or (sample.mean, sample.mean) for sample in samples]
+    pairs = list(zip(samples, ends, strict=True))
+    return [[sample.mean - low for sample, (low, _) in pairs], [high - sample.mean for sample, (_, high) in pairs]]
 
 
 def in_lines(label: str) -> str:

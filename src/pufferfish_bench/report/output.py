@@ -32,6 +32,15 @@ def number(value: float | None, show: Callable[[float], str]) -> Cell:
     return EMPTY if value is None else Cell(show(value), value)
 
 
+def spread(show: Callable[[float], str], mean: float, deviation: float | None) -> str:
+    """A mean with its standard deviation, if it has one."""
+    return show(mean) if deviation is None else f"{show(mean)} ± {show(deviation)}"
+
+
+def signed(show: Callable[[float], str], value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{show(abs(value))}"
+
+
 @dataclass(frozen=True)
 class Sheet:
     """A table, and the notes needed to read it. A row may hold plain strings, which are cells without a value."""

@@ -55,7 +55,9 @@ def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], 
     title, *others = sheets
     beside = [seeds(found.records[figure.cell.name], results) for figure in found.figures]
     tables = [table(title, beside) + (f'<p class="note">{escape(title.note)}</p>\n' if title.note else "")]
-    tables += [f"<h3>{escape(sheet.title)}</h3>\n{table(sheet)}" for sheet in others]
+    for sheet in others:
+        note = f'<p class="note">{escape(sheet.note)}</p>\n' if sheet.note else ""
+        tables.append(f"<h3>{escape(sheet.title)}</h3>\n{table(sheet)}{note}")
     plots = [
         f'<div class="plot"><img alt="{escape(found.table.title)}, picture {place}" '
         f'src="data:image/svg+xml;base64,{base64.b64encode(picture).decode()}"></div>\n'

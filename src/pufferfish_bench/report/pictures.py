@@ -13,7 +13,7 @@ from pufferfish_bench.paper.outcome import Outcome
 from pufferfish_bench.records import measured, provenance
 from pufferfish_bench.records.measured import Measured
 from pufferfish_bench.records.record import Record
-from pufferfish_bench.report import breakdown, cell_charts, charts, lab_pictures, size_charts, sweep_charts
+from pufferfish_bench.report import breakdown, cell_charts, charts, gap_charts, lab_pictures, size_charts, sweep_charts
 
 Form = Callable[[Outcome, Sequence[str]], Figure]  # called with the names of the cells that were trained
 
@@ -43,7 +43,7 @@ def over_seeds(figure: Figure, found: Outcome, trained: Sequence[str]) -> str:
         return "One seed."
     has_error_bars = any(isinstance(drawn, ErrorbarContainer) for axes in figure.axes for drawn in axes.containers)
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
-    return f"Mean over {count} seeds{', error bars: one standard deviation' if has_error_bars else ''}."
+    return f"Mean over {count} seeds{', error bars: 95 % interval of the mean (t distribution)' if has_error_bars else ''}."
 
 
 def bars(found: Outcome, trained: Sequence[str]) -> Figure:
@@ -64,5 +64,6 @@ FORMS: Mapping[str, Mapping[str, Form]] = {  # by their name in conf/table/; for
     "size": {"": cell_charts.draw, "-size": size_charts.draw},
     "sweep": {"": sweep_charts.draw_sweep},
     "scaling": {"": sweep_charts.draw_scaling},
+    "gaps": {"": gap_charts.draw},
     "lab": {},  # see lab_pictures
 }

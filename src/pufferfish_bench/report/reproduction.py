@@ -14,8 +14,8 @@ from pufferfish_bench.paper.gates import Finding
 from pufferfish_bench.paper.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.paper.outcome import Claim, Figure, Outcome
 from pufferfish_bench.records import machine_load, provenance
-from pufferfish_bench.report import output
-from pufferfish_bench.report.output import EMPTY, Cell, Sheet
+from pufferfish_bench.report import gap_sheets, output
+from pufferfish_bench.report.output import EMPTY, Cell, Sheet, signed, spread
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
 RELATION_COLUMNS = (
@@ -52,18 +52,10 @@ RELATIONS_READING = (
 )
 
 
-def spread(show: Any, mean: float, deviation: float | None) -> str:
-    return show(mean) if deviation is None else f"{show(mean)} ± {show(deviation)}"
-
-
 def as_in_paper(show: Any, paper: PaperNumber) -> str:
     """A number of the paper with its spread, or with the formula that it comes from."""
     formula = f": {paper.formula.replace('**', '^')}" if paper.formula else ""  # Markdown takes ** for bold
     return spread(show, paper.mean, paper.deviation) + formula
-
-
-def signed(show: Any, value: float) -> str:
-    return f"{'-' if value < 0 else '+'}{show(abs(value))}"
 
 
 def figure_cells(figure: Figure) -> list[Cell | str]:
@@ -107,7 +99,7 @@ def gate_cells(name: str, finding: Finding) -> list[str]:
 def number(name: str) -> str:
     """The printed name: Table 4 for table4, Figure 3a for figure3a."""
     kind = "table" if name.startswith("table") else "figure"
-    return f"{kind.capitalize()} {name.removeprefix(kind).replace('_', ' ')}"
+    return f"{kind.capitalize()} {name.removeprefix(kind).replace('_', ' ').strip()}"
 
 
 def sheets(found: Outcome) -> list[Sheet]:
@@ -121,6 +113,8 @@ def sheets(found: Outcome) -> list[Sheet]:
         rows_of_claims = [claim_cells(claim) for claim in found.claims]
         shown.append(Sheet("Relations", RELATION_COLUMNS, rows_of_claims, "", RELATIONS_READING, DISPENSABLE))
     rows_of_gates = [gate_cells(name, finding) for name, findings in found.findings.items() for finding in findings]
+    if found.gaps:
+        shown.append(gap_sheets.sheet(found))
     if rows_of_gates:
         shown.append(Sheet("Gates", GATE_COLUMNS, rows_of_gates, "", GATES_READING, ("needed", "claims about")))
     return shown
@@ -184,6 +178,8 @@ def write(found: Outcome, out: Path, console: Console) -> None:
     texts = {".md": markdown(found), ".csv": output.csv_text(rows(found))}
     if found.claims:
         texts["-relations.csv"] = output.csv_text(relation_rows(found))
+    if found.gaps:
+        texts["-gaps.csv"] = output.csv_text(gap_sheets.rows(found))
     output.write(out, texts, console)
 
 

@@ -31,10 +31,10 @@ def draw(found: Outcome, trained: Sequence[str]) -> Figure:
         look = {"capsize": 4, "label": found.table.cell(name).label, "zorder": 3 - position / 10}
         sizes = [level[0].mean for level in levels]
         for axes, samples in ((time, [level[1] for level in levels]), (metric, [level[2] for level in levels])):
-            means, spreads = [sample.mean for sample in samples], [sample.deviation or 0.0 for sample in samples]
-            axes.errorbar(sizes, means, yerr=spreads, **look, **charts.look(position))
+            means = [sample.mean for sample in samples]
+            axes.errorbar(sizes, means, yerr=charts.error_bars(samples), **look, **charts.look(position))
     metric.set_ylabel(quantities.label(found.records[trained[0]][0].metric))
-    metric.legend(fontsize=9)
+    metric.legend(fontsize=9, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))  # not on top of error bars
     time.set(ylabel="minutes of training, total", xlabel="millions of nonzero parameters")
     time.invert_xaxis()
     return figure

@@ -14,8 +14,7 @@ Points = list[tuple[int, Sample]]  # in ascending order
 
 def draw_sweep(found: Outcome, trained: Sequence[str]) -> Figure:
     """The first figure of the cells over the setting, and the metric of each over time."""
-    curves = cell_charts.several_epochs(found, trained)
-    figure, (above, *below) = cell_charts.panels(found, 3.2, curves)
+    figure, above, draw_rest = cell_charts.panels(found, trained, 3.2, letters=16)
     points = swept(found, trained)
     plot(above, points, color=charts.GREY)
     for cell in cell_charts.first_figures(found, trained):  # each in the colour of its curve below
@@ -24,8 +23,7 @@ def draw_sweep(found: Outcome, trained: Sequence[str]) -> Figure:
     charts.only_these_ticks(above, sorted({number for number, _ in points}))
     above.set_xlabel(found.table.sweep.label)
     name_figure(above, found, trained)
-    for axes in below:
-        cell_charts.draw_curves(axes, found, trained, curves)
+    draw_rest()
     return figure
 
 
@@ -71,8 +69,8 @@ def speedups(points: Points) -> list[tuple[int, float]]:
 
 def plot(axes: Axes, points: Points, **look: str) -> None:
     """A line through the means, with error bars."""
-    numbers, means = [number for number, _ in points], [sample.mean for _, sample in points]
-    axes.errorbar(numbers, means, yerr=[sample.deviation or 0.0 for _, sample in points], capsize=4, **look)
+    numbers, samples = [number for number, _ in points], [sample for _, sample in points]
+    axes.errorbar(numbers, [sample.mean for sample in samples], yerr=charts.error_bars(samples), capsize=4, **look)
 
 
 def name_figure(axes: Axes, found: Outcome, trained: Sequence[str]) -> None:
