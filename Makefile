@@ -56,7 +56,7 @@ $(DESCRIBED): $(INSTALLED)
 	$(BIN)/pufferfish-describe model=$(MODEL)
 
 figure3: figure3a figure3b
-figure4: figure4a figure4b figure4c
+figure4: figure4a figure4b figure4c figure4c_end_to_end
 figure4b-lab: figure4b_lab  ## time breakdown over capped links between network namespaces: needs root, about 15 minutes on two cores
 
 lint: $(INSTALLED)  ## check with ruff (errors, format) and mypy (types)

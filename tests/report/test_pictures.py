@@ -161,6 +161,18 @@ def test_a_sweep_is_drawn_over_the_number_that_each_cell_sets(tmp_path: Path):
     assert by_profile == {"paper": 10, "cpu": 3}
 
 
+def test_the_reference_of_a_sweep_is_a_horizontal_line_and_no_point(tmp_path: Path):
+    for cell, accuracy in {"vanilla": 90.0, "k02": 70.0, "k16": 80.0}.items():
+        write_cell(tmp_path, f"cpu/figure3a/{cell}", (accuracy, accuracy))
+    found, trained = read(tmp_path, "figure3a"), ["vanilla", "k02", "k16"]
+    assert [(number, sample.mean) for number, sample in sweep_charts.swept(found, trained)] == [(2, 70.0), (16, 80.0)]
+    above, below = sweep_charts.draw_sweep(found, trained).axes
+    (line,) = [line for line in above.lines if line.get_label() == "vanilla"]
+    assert set(line.get_ydata()) == {90.0}
+    assert {line.get_label() for line in below.lines} == set(trained)  # its learning curve is drawn like the others
+    assert sweep_charts.swept(found, ["vanilla"]) == []
+
+
 def test_scaling_has_a_line_of_workers_for_each_method(tmp_path: Path):
     for cell, seconds in {"vanilla_04": 5.0, "vanilla_02": 8.0, "pufferfish_16": 1.0}.items():
         write_cell(tmp_path, f"cpu/figure4c/{cell}", (1.0, 1.0), seconds=seconds)

@@ -172,7 +172,7 @@ class ModelCount(Count):
 
         with build.config_errors():
             totals = model_counts.describe(**build.described(self.overrides), as_in_paper=False)["totals"][self.net]
-        return {name: totals[name] for name in ("parameters", "macs", "macs_as_in_paper")}
+        return {name: totals[name] for name in ("parameters", "parameters_and_buffers", "macs", "macs_as_in_paper")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,15 @@ class Record:
         return sum(seconds) if seconds else None
 
     @property
+    def epoch_seconds_before_surgery(self) -> float | None:
+        """Seconds of an epoch of the first phase, if the model was changed after it; an epoch is its steps at their mean time."""
+        if not self.rows or self.rows[0]["phase"] == self.rows[-1]["phase"]:
+            return None
+        rows = self.phase_rows(self.rows[0]["phase"])
+        step = step_seconds(rows)
+        return rows[-1]["seconds"] if step is None else step * rows[-1]["steps"]
+
+    @property
     def total_seconds(self) -> float:
         """The time of all epochs and of the surgery between them (the paper's times include the SVD), without evaluation."""
         return self.summary["seconds"] + (self.surgery_seconds or 0.0)

@@ -14,7 +14,9 @@ from pufferfish_bench.report.output import Cell, Sheet, digits
 from pufferfish_bench.report.page_style import SCRIPT, STYLE
 
 COLOURS = {
-    **dict.fromkeys((verdicts.HOLDS, verdicts.EQUAL, verdicts.OF_THAT_ORDER, verdicts.WITHIN, verdicts.BETTER), "good"),
+    **dict.fromkeys(
+        (verdicts.HOLDS, verdicts.EQUAL, verdicts.EQUAL_ROUNDED, verdicts.OF_THAT_ORDER, verdicts.WITHIN, verdicts.BETTER), "good"
+    ),
     **dict.fromkeys((verdicts.WORSE, verdicts.OPPOSITE, verdicts.DIFFERENT), "bad"),
 }
 
@@ -27,11 +29,11 @@ def page(
 ) -> str:
     """The page for the results folder; links to records are relative to it. How to read the tables is explained once, above them.
 
-    The paper's claims come first, if there are any.
+    The paper's claims come first.
     """
     profile = parts[0][2].table.profile
     notes = dict.fromkeys(sheet.reading.replace("`", "") for _, sheets, _ in parts for sheet in sheets if sheet.reading)
-    names = ({"claims": "Claims"} if claims.rows else {}) | {found.table.name: number for number, _, found in parts}
+    names = {"claims": "Claims"} | {found.table.name: number for number, _, found in parts}
     links = "".join(f'<a href="#{place}">{escape(name)}</a>' for place, name in names.items())
     claims_section = (
         f'<section id="claims">\n<h2>{escape(claims.title)}</h2>\n{table(claims)}'
@@ -46,7 +48,7 @@ def page(
         "by it, again for descending order, a third time for the original order. The numbers beside a cell are its seeds and "
         "link to their records.</p>\n"
         + "".join(f'<p class="note">{escape(note)}</p>\n' for note in notes)
-        + f"<nav>{links}</nav>\n{claims_section if claims.rows else ''}{sections}<script>{SCRIPT}</script>\n</html>\n"
+        + f"<nav>{links}</nav>\n{claims_section}{sections}<script>{SCRIPT}</script>\n</html>\n"
     )
 
 
