@@ -16,10 +16,12 @@ from pufferfish_bench.paper import verdicts
 from pufferfish_bench.paper.jobs import Identity, Job
 from pufferfish_bench.paper.numbers import PaperNumber
 from pufferfish_bench.paper.quantities import Quantity
+from pufferfish_bench.paper.specifications import Comparison
 from pufferfish_bench.paper.supervision import attend
 from pufferfish_bench.paper.verdicts import Sample
 from pufferfish_bench.records.files import RUN, keep, now, write_json
 from pufferfish_bench.records.reader import FORMAT
+from pufferfish_bench.records.record import COUNTED, Record
 
 
 @cache  # cells of the lab differ in their links only, and tables have runs in common; composing takes half a second
@@ -42,6 +44,10 @@ class Cell(ABC):
     def label(self) -> str:
         sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
         return self.name.replace("_", " ") + (f" ({sizes})" if sizes else "")
+
+    def comparisons(self, records: Sequence[Record]) -> list[Comparison]:
+        """What the paper prints about this cell besides numbers, line by line, compared with ours."""
+        return []
 
     def jobs(self, seeds: Sequence[int], folder: Path) -> list[Job]:
         """One job for each identity; records are kept in `folder`/<cell>/seed<n>/."""
@@ -125,20 +131,18 @@ class LabRun(TrainRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Count(Cell):
-    """Parameters and MACs of a model or layer that is built and counted, not trained. All profiles count the same."""
+class Untrained(Cell):
+    """Something that is built and looked at, not trained. All profiles find the same."""
 
     has_seeds: ClassVar[bool] = False
 
-    net: str
-
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What is counted."""
+        """What is built."""
 
     @abstractmethod
-    def count(self) -> dict[str, int]:
-        """The totals by name."""
+    def results(self) -> dict[str, Any]:
+        """What its record holds besides the settings, under one of the names in records.record.UNTRAINED."""
 
     def identity(self, seeds: Sequence[int]) -> list[Identity]:
         return [Identity(self.settings())]
@@ -146,11 +150,25 @@ class Count(Cell):
     def run(self, job: Job) -> bool:
         from pufferfish_bench.records.environment import code_version  # imports torch
 
-        totals = self.count()
+        results = self.results()
         job.record.mkdir(parents=True, exist_ok=True)
-        record = {"format": FORMAT, "settings": job.settings, **code_version(), "counted": totals, "finished": now()}
+        record = {"format": FORMAT, "settings": job.settings, **code_version(), **results, "finished": now()}
         write_json(job.record / RUN, record)
         return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count(Untrained):
+    """Parameters and MACs of a model or layer that is built and counted."""
+
+    net: str
+
+    @abstractmethod
+    def count(self) -> dict[str, int]:
+        """The totals by name."""
+
+    def results(self) -> dict[str, Any]:
+        return {COUNTED: self.count()}
 
     def verdict(
         self, quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]

@@ -14,11 +14,12 @@ from pufferfish_bench.paper.gates import Finding, failures
 from pufferfish_bench.paper.numbers import PaperNumber, paper_number
 from pufferfish_bench.paper.quantities import Quantity, quantity
 from pufferfish_bench.paper.relations import Evidence, Relation
+from pufferfish_bench.paper.specifications import Comparison
 from pufferfish_bench.paper.tables import PaperTable
 from pufferfish_bench.paper.verdicts import Judgement, Sample
 from pufferfish_bench.records import provenance, reader
 from pufferfish_bench.records.files import EPOCHS, RUN, Row, without_rows
-from pufferfish_bench.records.record import Record
+from pufferfish_bench.records.record import UNTRAINED, Record
 from pufferfish_bench.records.run_directory import differences
 
 NEEDED = ("operations", *(f"summary.{key}" for key in ("metric", "parameters", "macs", "seconds", "seconds_per_epoch", "step")))
@@ -72,6 +73,7 @@ class Outcome:
     figures: tuple[Figure, ...]
     claims: tuple[Claim, ...]
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)  # by name of the table's gates
+    comparisons: tuple[Comparison, ...] = ()  # line by line, for a table that describes and does not measure
 
     @property
     def provenance(self) -> list[str]:
@@ -141,7 +143,8 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
         elif why := failures(findings.get(relation.gates, ())):
             judgement = judgement.without_verdict(verdicts.not_tested(why), keep_interval=True)
         claims.append(Claim(relation, asked, paper, judgement))
-    return Outcome(table, found, tuple(figures), tuple(claims), findings)
+    comparisons = tuple(line for cell in table.cells for line in cell.comparisons(found[cell.name]))
+    return Outcome(table, found, tuple(figures), tuple(claims), findings, comparisons)
 
 
 def corrected(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -219,7 +222,7 @@ def read_cell(folder: Path) -> tuple[Record, ...]:
 
 def check_whole(folder: Path, run: Mapping[str, Any], rows: list[Row]) -> None:
     """Refuse the record of a finished run that lacks what the report needs."""
-    if "counted" in run:
+    if any(entry in run for entry in UNTRAINED):
         return
     if not rows:
         raise InputError(f"{folder} has no {EPOCHS}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.paper.numbers import as_printed, rounded
-from pufferfish_bench.records.record import Record, higher_is_better
+from pufferfish_bench.records.record import COUNTED, Record, higher_is_better
 
 Reader = Callable[[Record], float | None]
 
@@ -30,7 +30,7 @@ def counted(figure: str) -> Reader:
     """From the record of a count, or from the final model of a run."""
 
     def read(record: Record) -> float | None:
-        return record.run["counted"].get(figure) if "counted" in record.run else record.summary.get(figure)
+        return record.run[COUNTED].get(figure) if COUNTED in record.run else record.summary.get(figure)
 
     return read
 

@@ -12,9 +12,11 @@ from pufferfish_bench.config.settings import config_dir
 from pufferfish_bench.paper import relations
 from pufferfish_bench.paper.cells import Cell, LabRun, LayerCount, ModelCount, TrainRun
 from pufferfish_bench.paper.gates import Gates
+from pufferfish_bench.paper.inspections import Architecture, Recipe
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.numbers import paper_numbers
 from pufferfish_bench.paper.relations import Relation
+from pufferfish_bench.paper.specifications import lines
 
 PROFILES = sorted((path.stem for path in Path(config_dir(), "profile").glob("*.yaml")), key=lambda name: (name != "paper", name))
 OVER = ("scaling", "lab")  # pictures of tables with `over`
@@ -166,7 +168,18 @@ def layer_count(name: str, own: Mapping[str, Any], table: Mapping[str, Any], pro
     return LayerCount(name=name, layer=own["layer"], net=own["net"], sizes=own["sizes"], figures=own["figures"])
 
 
-KINDS = {"train": train_run, "lab": lab_run, "describe": model_count, "layer": layer_count}  # the words of conf/table
+def architecture(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Architecture:
+    return Architecture(name=name, overrides=tuple(own["overrides"]), net=own["net"], lines=lines(table["lines"], name))
+
+
+def recipe(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Recipe:
+    return Recipe(name=name, overrides=tuple(own["overrides"]), lines=lines(table["lines"], name))
+
+
+KINDS = {  # the words of conf/table
+    "train": train_run, "lab": lab_run, "describe": model_count, "layer": layer_count, "architecture": architecture,
+    "recipe": recipe,
+}  # fmt: skip
 
 
 def of_profile(value: Any, profile: str) -> Any:

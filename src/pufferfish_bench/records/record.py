@@ -13,6 +13,8 @@ from pufferfish_bench.base.printable import printable
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.files import SECTIONS, Row
 
+COUNTED, INSPECTED = "counted", "inspected"
+UNTRAINED = (COUNTED, INSPECTED)  # entries of the record of something that was built and not trained
 METRICS = ("test_accuracy", "val_ppl")  # of our tasks; the record of an unfinished run does not name its metric
 
 

@@ -55,7 +55,8 @@ def page(
 def section(sheets: Sequence[Sheet], found: Outcome, pictures: Sequence[bytes], results: Path) -> str:
     """One table or figure of the paper: its tables, with the pictures beside them."""
     title, *others = sheets
-    beside = [seeds(found.records[figure.cell.name], results) for figure in found.figures]
+    cells = [line.cell for line in found.comparisons] or [figure.cell.name for figure in found.figures]
+    beside = [seeds(found.records[cell], results) for cell in cells]
     tables = [table(title, beside) + (f'<p class="note">{escape(title.note)}</p>\n' if title.note else "")]
     tables += [f"<h3>{escape(sheet.title)}</h3>\n{table(sheet)}" for sheet in others]
     plots = [

@@ -15,7 +15,7 @@ from pufferfish_bench.paper.gates import Finding
 from pufferfish_bench.paper.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.paper.outcome import Claim, Figure, Outcome
 from pufferfish_bench.records import provenance
-from pufferfish_bench.report import output
+from pufferfish_bench.report import lines, output
 from pufferfish_bench.report.output import EMPTY, Cell, Sheet
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
@@ -110,8 +110,10 @@ def number(name: str) -> str:
 
 
 def sheets(found: Outcome) -> list[Sheet]:
-    """The figures of a table, and the paper's claims about them."""
+    """The figures of a table, and the paper's claims about them; or its lines, if it describes a model or recipe."""
     title = f"{number(found.table.name)}: {found.table.title}"
+    if found.comparisons:
+        return [lines.sheet(title, found)]
     figures = [figure_cells(figure) for figure in found.figures]
     shown = [Sheet(title, COLUMNS, figures, found.table.note, READING, ("seeds", "difference"))]
     if found.claims:
@@ -178,7 +180,7 @@ def place(found: Outcome, results: Path) -> Path:
 
 def write(found: Outcome, out: Path, console: Console) -> None:
     """Write one table or figure as Markdown and CSV."""
-    texts = {".md": markdown(found), ".csv": output.csv_text(rows(found))}
+    texts = {".md": markdown(found), ".csv": output.csv_text(lines.rows(found) or rows(found))}
     if found.claims:
         texts["-relations.csv"] = output.csv_text(relation_rows(found))
     output.write(out, texts, console)
