@@ -10,17 +10,8 @@ PROFILE ?= cpu
 REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
 REPRODUCE = $(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
             $(if $(filter 0,$(PROBE)),--no-probe) $(foreach pattern,$(CELLS),--cells '$(pattern)')
-# tables of architectures: nothing is trained
-table11: MODEL := vgg19
-table12: MODEL := lstm
-table13: MODEL := resnet18
-table14: MODEL := resnet50
-table15: MODEL := wrn50_2
-table16 table17: MODEL := transformer
-table18: MODEL := vgg19_lth
-DESCRIBED := table11 table12 table13 table14 table15 table16 table17 table18
 
-.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab figure-budget lint format clean
+.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) figure3 figure4 figure4b-lab figure-budget lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,11 +43,8 @@ report: $(INSTALLED)  ## write tables, figures and the HTML page in results/ fro
 $(REPRODUCED): $(INSTALLED)
 	$(REPRODUCE) $@
 
-$(DESCRIBED): $(INSTALLED)
-	$(BIN)/pufferfish-describe model=$(MODEL)
-
 figure3: figure3a figure3b
-figure4: figure4a figure4b figure4c
+figure4: figure4a figure4b figure4c figure4c_end_to_end
 figure4b-lab: figure4b_lab  ## time breakdown over capped links between network namespaces: needs root, about 15 minutes on two cores
 figure-budget: figure_budget  ## vanilla minus Pufferfish over the training budget, from 1/4 to 4 times the recipe's epochs
 

@@ -18,7 +18,7 @@ from tests.support.repository import REPOSITORY
 MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
 WORKERS = {"resnet18_distributed": 8}  # recipes that are not for one process
 # the paper's tables whose runs have several workers or override the batch size
-TABLES = ("figure4a", "figure4b", "figure4c", "figure6", "figure7", "table19")
+TABLES = ("figure4a", "figure4b", "figure4c", "figure4c_end_to_end", "figure6", "figure7", "table19")
 
 
 def warnings(caplog: pytest.LogCaptureFixture, *overrides: str, workers: int = 1) -> list[str]:

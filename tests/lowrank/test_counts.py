@@ -145,6 +145,19 @@ def test_a_shared_parameter_is_counted_once():
     assert counting.parameters(model) == 16
 
 
+def test_buffers_are_what_a_state_dict_has_besides_the_parameters():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4))
+    assert counting.buffers(model) == 2 * (4 + 4 + 1)  # means, variances and a counter
+    assert counting.buffers(model) + counting.parameters(model) == sum(t.numel() for t in model.state_dict().values())
+    model[2].register_buffer("scratch", torch.zeros(7), persistent=False)
+    assert counting.buffers(model) == 18
+
+
+def test_table_7_counts_the_buffers_of_the_vanilla_net_as_parameters():
+    total = described("model=resnet50")["totals"]["vanilla"]
+    assert total["parameters_and_buffers"] == paper_numbers()["table7_eb_train"]["vanilla"]["params"]
+
+
 def printed_description(*overrides: str) -> str:
     printed = io.StringIO()
     describe.show(described(*overrides), Console(file=printed, width=1000))

@@ -47,6 +47,10 @@ def test_every_picture_names_its_records():
         assert re.search(rf"From the records: {profile}commit [0-9a-f]{{12}}.* finished 20\d\d-\d\d-\d\d", words), name
 
 
+def test_no_published_file_is_larger_than_a_megabyte():
+    assert [name for name in committed() if (REPOSITORY / "results" / name).stat().st_size > 2**20] == []
+
+
 def test_the_readme_quotes_the_claims_of_the_report():
     lines = (REPOSITORY / "README.md").read_text().splitlines()
     quoted = [line for line in lines if line.startswith(("| Table ", "| Figure "))]

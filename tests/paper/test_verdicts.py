@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pufferfish_bench.paper import tables, verdicts
+from pufferfish_bench.paper import relations, verdicts
 from pufferfish_bench.paper.numbers import PaperNumber
 from pufferfish_bench.paper.quantities import QUANTITIES
 from pufferfish_bench.paper.verdicts import Sample
@@ -123,7 +123,7 @@ def test_as_good_means_inside_the_margin_on_both_sides():
     def shifted(by: float) -> list:
         return [value + by + noise for value, noise in zip(theirs, (-0.02, 0.0, 0.02), strict=True)]
 
-    for direction in tables.DIRECTIONS:
+    for direction in relations.DIRECTIONS:
         assert relation(shifted(0.5), direction, theirs, margin=1.0) == verdicts.HOLDS
         assert relation(shifted(-0.5), direction, theirs, margin=1.0) == verdicts.HOLDS
         assert relation(shifted(0.99), direction, theirs, margin=1.0) == verdicts.ALIKE

@@ -1,10 +1,11 @@
 """The charts of the report: they show the records of all seeds, and the same records give the same bytes."""
 
-import base64
 import os
+import re
 import shutil
 import subprocess
 import sys
+import urllib.parse
 import xml.etree.ElementTree
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,8 +96,9 @@ def test_every_picture_tells_its_seeds_and_where_its_numbers_come_from(every_for
 )
 def test_a_picture_names_its_axes_and_its_cells(every_form: Path, picture: str, labels: Sequence[str]):
     assert set(labels) <= set(words(every_form / f"{picture}.svg"))
-    data = base64.b64encode((every_form / f"{picture}.svg").read_bytes()).decode()
-    assert data in (every_form / "report-cpu.html").read_text()
+    embedded = re.findall("data:image/svg[^,]*,([^']*)'", (every_form / "report-cpu.html").read_text())
+    drawn = (every_form / f"{picture}.svg").read_text()
+    assert " ".join(drawn.split()) in [" ".join(urllib.parse.unquote(data).split()) for data in embedded]
 
 
 def test_a_single_seed_is_named_and_a_dollar_in_a_machines_name_is_not_maths(tmp_path: Path):
@@ -161,6 +163,18 @@ def test_a_sweep_is_drawn_over_the_number_that_each_cell_sets(tmp_path: Path):
     assert [(number, sample.values) for number, sample in points] == [(2, (50.0, 52.0)), (10, (60.0, 62.0))]
     by_profile = {profile: tables.read("figure3b", profile).sweep.at["e10"] for profile in ("paper", "cpu")}
     assert by_profile == {"paper": 10, "cpu": 3}
+
+
+def test_the_reference_of_a_sweep_is_a_horizontal_line_and_no_point(tmp_path: Path):
+    for cell, accuracy in {"vanilla": 90.0, "k02": 70.0, "k16": 80.0}.items():
+        write_cell(tmp_path, f"cpu/figure3a/{cell}", (accuracy, accuracy))
+    found, trained = read(tmp_path, "figure3a"), ["vanilla", "k02", "k16"]
+    assert [(number, sample.mean) for number, sample in sweep_charts.swept(found, trained)] == [(2, 70.0), (16, 80.0)]
+    above, below = sweep_charts.draw_sweep(found, trained).axes
+    (line,) = [line for line in above.lines if line.get_label() == "vanilla"]
+    assert set(line.get_ydata()) == {90.0}
+    assert {line.get_label() for line in below.lines} == set(trained)  # its learning curve is drawn like the others
+    assert sweep_charts.swept(found, ["vanilla"]) == []
 
 
 def test_scaling_has_a_line_of_workers_for_each_method(tmp_path: Path):

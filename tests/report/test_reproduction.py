@@ -111,9 +111,20 @@ def test_one_sheet_has_all_claims_with_a_verdict(tmp_path: Path):
     write_cell(tmp_path, "cpu/table22/low_rank", (1.0, 2.0))
     write_cell(tmp_path, "cpu/table22/hybrid_without_warmup", (1.5, 2.5))
     there = [read(tmp_path, name) for name in ("table8", "table22")]
-    rows = reproduction.claims(there).rows
-    assert [row[0].text for row in rows] == ["Table 8"] * 3 + ["Table 22"]
-    assert rows[1] == [output.Cell("Table 8"), *reproduction.sheets(there[0])[1].rows[1]]
+    sheet = reproduction.claims(there)
+    assert [row[0].text for row in sheet.rows] == ["Table 8"] * 3 + ["Table 22"] * 3  # also those that were not run
+    assert sheet.rows[1] == [output.Cell("Table 8"), *reproduction.sheets(there[0])[1].rows[1]]
+    assert [row[-1].text for row in sheet.rows[4:]] == [verdicts.NOT_RUN] * 2
+    assert sheet.note.startswith("6 claims: 4 not tested, 1 no significant difference, 1 reproduced. From the records. Table 8: ")
+
+
+def test_the_sheet_of_claims_has_every_claim_of_every_table_whatever_was_run(tmp_path: Path):
+    report(ablation(tmp_path))
+    lines = (tmp_path / "tables/cpu/claims.md").read_text().splitlines()
+    shown = [line for line in lines if line.startswith(("| Table ", "| Figure "))]
+    claimed = [relation for name in tables.names() for relation in tables.read(name, "cpu").relations]
+    assert len(shown) == len(claimed)
+    assert all(f"| {relation.label} |" in line for line, relation in zip(shown, claimed, strict=True))
 
 
 def test_the_papers_profile_is_compared(tmp_path: Path):

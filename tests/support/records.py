@@ -62,6 +62,11 @@ def write_cell(results: Path, place: str, accuracies: Sequence[float], **further
 
 def write_counted(results: Path, place: str, **counted: float) -> None:
     """The record of a model whose parameters were counted; it was not trained."""
+    write_untrained(results, place, counted=counted)
+
+
+def write_untrained(results: Path, place: str, **entry: Mapping[str, Any]) -> None:
+    """The record of something that was built and not trained."""
     folder = results / "records" / place / "seed1"
     folder.mkdir(parents=True)
     record = {
@@ -69,7 +74,7 @@ def write_counted(results: Path, place: str, **counted: float) -> None:
         "settings": {},
         "commit": "0123456789abcdef",
         "dirty": False,
-        "counted": counted,
+        **entry,
         "finished": "2026-01-01T00:00:00+00:00",
     }
     (folder / "run.json").write_text(json.dumps(record))

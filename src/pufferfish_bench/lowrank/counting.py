@@ -24,6 +24,12 @@ def trainable_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
+def buffers(model: nn.Module) -> int:
+    """The numbers that a state dict has besides the parameters: the statistics and counters of BatchNorm, for example."""
+    kept = model.state_dict(keep_vars=True).values()
+    return sum(tensor.numel() for tensor in kept if not isinstance(tensor, nn.Parameter))
+
+
 def macs(model: nn.Module, *example: Tensor) -> dict[str, int]:
     """MACs of convolutions and matrix products in one forward pass, by module name; the key "" is the total."""
     counter = FlopCounterMode(display=False)

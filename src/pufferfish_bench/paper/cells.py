@@ -16,11 +16,13 @@ from pufferfish_bench.paper import budget, machine_lock, verdicts
 from pufferfish_bench.paper.jobs import Identity, Job
 from pufferfish_bench.paper.numbers import PaperNumber
 from pufferfish_bench.paper.quantities import Quantity, quantity
+from pufferfish_bench.paper.specifications import Comparison
 from pufferfish_bench.paper.supervision import attend
 from pufferfish_bench.paper.verdicts import Sample
 from pufferfish_bench.records import machine_load
 from pufferfish_bench.records.files import RUN, keep, now, write_json
 from pufferfish_bench.records.reader import FORMAT
+from pufferfish_bench.records.record import COUNTED, Record
 
 
 @cache  # cells of the lab differ in their links only, and tables have runs in common; composing takes half a second
@@ -48,6 +50,10 @@ class Cell(ABC):
     def measures_time(self) -> bool:
         """Whether nothing else of ours may run beside this cell."""
         return any(quantity(name).is_time for name in self.figures)
+
+    def comparisons(self, records: Sequence[Record]) -> list[Comparison]:
+        """What the paper prints about this cell besides numbers, line by line, compared with ours."""
+        return []
 
     def jobs(self, seeds: Sequence[int], folder: Path) -> list[Job]:
         """One job for each identity; records are kept in `folder`/<cell>/seed<n>/."""
@@ -157,20 +163,18 @@ class LabRun(TrainRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Count(Cell):
-    """Parameters and MACs of a model or layer that is built and counted, not trained. All profiles count the same."""
+class Untrained(Cell):
+    """Something that is built and looked at, not trained. All profiles find the same."""
 
     has_seeds: ClassVar[bool] = False
 
-    net: str
-
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What is counted."""
+        """What is built."""
 
     @abstractmethod
-    def count(self) -> dict[str, int]:
-        """The totals by name."""
+    def results(self) -> dict[str, Any]:
+        """What its record holds besides the settings, under one of the names in records.record.UNTRAINED."""
 
     def identity(self, seeds: Sequence[int]) -> list[Identity]:
         return [Identity(self.settings())]
@@ -179,11 +183,25 @@ class Count(Cell):
         from pufferfish_bench.records.environment import code_version  # imports torch
 
         with machine_lock.held(alone=self.measures_time):
-            totals = self.count()
+            results = self.results()
         job.record.mkdir(parents=True, exist_ok=True)
-        record = {"format": FORMAT, "settings": job.settings, **code_version(), "counted": totals, "finished": now()}
+        record = {"format": FORMAT, "settings": job.settings, **code_version(), **results, "finished": now()}
         write_json(job.record / RUN, record)
         return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count(Untrained):
+    """Parameters and MACs of a model or layer that is built and counted."""
+
+    net: str
+
+    @abstractmethod
+    def count(self) -> dict[str, int]:
+        """The totals by name."""
+
+    def results(self) -> dict[str, Any]:
+        return {COUNTED: self.count()}
 
     def verdict(
         self, quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]
@@ -205,7 +223,7 @@ class ModelCount(Count):
 
         with build.config_errors():
             totals = model_counts.describe(**build.described(self.overrides), as_in_paper=False)["totals"][self.net]
-        return {name: totals[name] for name in ("parameters", "macs", "macs_as_in_paper")}
+        return {name: totals[name] for name in ("parameters", "parameters_and_buffers", "macs", "macs_as_in_paper")}
 
 
 @dataclass(frozen=True, kw_only=True)

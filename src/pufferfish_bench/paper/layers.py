@@ -23,6 +23,7 @@ class Layer:
     build: Callable[..., nn.Module]
     example: Callable[..., Sequence[Tensor]]  # one image, one word, or a sequence of N words
     parts: Sequence[str]  # the modules that are factorised, with rank r
+    modular: bool = True  # whether the paper's counter of MACs, which sees modules only, sees all of it
 
 
 class OneLayer(nn.Module):
@@ -54,6 +55,7 @@ LAYERS = {
         lambda p, d, **_: Attention(width=p * d, heads=p, dropout=0.0),
         lambda p, d, N, **_: [torch.zeros(1, N, p * d)],
         ["layer.query", "layer.key", "layer.value", "layer.out"],
+        modular=False,
     ),
     "ffn": Layer(
         lambda p, d, **_: FeedForward(width=p * d, inner=4 * p * d, dropout=0.0),
@@ -64,7 +66,7 @@ LAYERS = {
 
 
 def count(layer: str, net: str, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Weights (without biases, which are not factorised) and multiply-accumulates of a layer at these sizes."""
+    """Weights (without biases, which are not factorised) and multiply-accumulates of a layer at these sizes, in both ways."""
     for what, word, known in (("layer", layer, LAYERS), ("net", net, NETS)):
         if word not in known:
             raise InputError(f"{what}: {word} is not known; allowed: {', '.join(known)}")
@@ -76,5 +78,8 @@ def count(layer: str, net: str, sizes: Mapping[str, int]) -> dict[str, int]:
             lowrank.restructure(model, dict.fromkeys(kind.parts, sizes["r"]))
     except (TypeError, KeyError) as error:
         raise InputError(f"the sizes of {net} {layer} are not valid: {error}") from None
+    spent = {"macs": counting.macs(model, *example)[""]}
+    if kind.modular:
+        spent["macs_as_in_paper"] = counting.macs_as_in_paper(model, *example)
     weights = sum(weight.numel() for name, weight in model.named_parameters() if "bias" not in name)
-    return {"parameters": weights, "macs": counting.macs(model, *example)[""]}
+    return {"parameters": weights, **spent}

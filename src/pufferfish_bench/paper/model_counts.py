@@ -65,6 +65,7 @@ def count(model: nn.Module, example: list[Tensor], modular: bool) -> dict[str, i
     """The totals of one net; the paper's way to count MACs is defined for `modular` nets only."""
     return {
         "parameters": counting.parameters(model),
+        "parameters_and_buffers": counting.parameters(model) + counting.buffers(model),
         "trainable_parameters": counting.trainable_parameters(model),
         "macs": counting.macs(model, *example)[""],
         "macs_as_in_paper": counting.macs_as_in_paper(with_late_strides(model), *example) if modular else None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,22 @@ def paper_numbers() -> dict[str, Any]:
 def rounded(macs: float) -> str:
     """MACs as the paper prints them: 0.40 G, 18.0 M."""
     return f"{macs / 1e9:.2f} G" if macs >= 1e8 else f"{macs / 1e6:.1f} M"
+
+
+def as_printed(macs: float) -> float:
+    """The value of the digits that `rounded` shows."""
+    return float(round(macs, -7 if macs >= 1e8 else -5))
+
+
+def digits(number: float) -> int:
+    """The significant digits of a printed number: 3 of 3.35, 2 of 1.3e6. Zeros at its end do not count."""
+    return len(Decimal(repr(number)).normalize().as_tuple().digits)
+
+
+def same_digits(ours: float, printed: float) -> bool:
+    """Whether a number equals a printed one in all digits of the latter."""
+    places = digits(printed) - 1
+    return f"{ours:.{places}e}" == f"{printed:.{places}e}"
 
 
 @dataclass(frozen=True)

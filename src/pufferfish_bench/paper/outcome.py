@@ -14,11 +14,13 @@ from pufferfish_bench.paper.gaps import Curve, curves
 from pufferfish_bench.paper.gates import Finding, failures
 from pufferfish_bench.paper.numbers import PaperNumber, paper_number
 from pufferfish_bench.paper.quantities import Quantity, quantity
-from pufferfish_bench.paper.tables import PaperTable, Relation
+from pufferfish_bench.paper.relations import Evidence, Relation
+from pufferfish_bench.paper.specifications import Comparison
+from pufferfish_bench.paper.tables import PaperTable
 from pufferfish_bench.paper.verdicts import Judgement, Sample
 from pufferfish_bench.records import machine_load, provenance, reader
 from pufferfish_bench.records.files import EPOCHS, RUN, Row, without_rows
-from pufferfish_bench.records.record import Record
+from pufferfish_bench.records.record import UNTRAINED, Record
 from pufferfish_bench.records.run_directory import differences
 
 NEEDED = ("operations", *(f"summary.{key}" for key in ("metric", "parameters", "macs", "seconds", "seconds_per_epoch", "step")))
@@ -55,8 +57,12 @@ class Claim:
 
     @property
     def ours(self) -> float | None:
-        """The speed-up for times; the difference for everything else."""
-        return self.judgement.ratio if self.quantity.is_time else self.judgement.difference
+        """The ratio (for times, the speed-up) or the difference, as the paper states it."""
+        return self.judgement.ratio if self.is_ratio else self.judgement.difference
+
+    @property
+    def is_ratio(self) -> bool:
+        return self.relation.is_ratio(self.quantity)
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class Outcome:
     claims: tuple[Claim, ...]
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)  # by name of the table's gates
     gaps: Sequence[Curve] = ()  # over the training budget
+    comparisons: tuple[Comparison, ...] = ()  # line by line, for a table that describes and does not measure
 
     @property
     def provenance(self) -> list[str]:
@@ -130,33 +137,26 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
     claims = []
     for relation in table.relations:
         asked, paper = quantity(relation.quantity), papers_own(relation, table, numbers)
-        judgement = judge(relation, samples, paper, papers_deviation(relation, table, numbers))
+        judgement = relation.judge(
+            Evidence(
+                asked,
+                *(samples[end] for end in relation.ends),
+                paper=paper,
+                deviation=papers_deviation(relation, table, numbers),
+                full_size=table.profile == "paper" or not any(table.cell(cell).has_seeds for cell, _ in relation.ends),
+            )
+        )
         runs = [*found[relation.of], *found[relation.than]]
-        if all(judgement.seeds) and (why := incomparable(runs, asked)):
-            judgement = replace(judgement, verdict=why, p=None, interval=None)
-        elif all(judgement.seeds) and beside_others(runs, asked):
-            judgement = replace(judgement, verdict=verdicts.BESIDE_OTHERS, p=None)
-        elif all(judgement.seeds) and (why := failures(findings.get(relation.gates, ()))):
-            judgement = replace(judgement, verdict=verdicts.not_tested(why), p=None)
+        if why := incomparable(runs, asked):
+            judgement = judgement.without_verdict(why)
+        elif beside_others(runs, asked):
+            judgement = judgement.without_verdict(verdicts.BESIDE_OTHERS, keep_interval=True)
+        elif why := failures(findings.get(relation.gates, ())):
+            judgement = judgement.without_verdict(verdicts.not_tested(why), keep_interval=True)
         claims.append(Claim(relation, asked, paper, judgement))
     gaps = curves(table, found, samples, numbers, incomparable)
-    return Outcome(table, found, tuple(figures), tuple(claims), findings, gaps)
-
-
-def judge(
-    relation: Relation, samples: Mapping[tuple[str, str], Sample | None], paper: float | None, deviation: float | None
-) -> Judgement:
-    """What our runs say about a claim, not yet corrected for the number of claims."""
-    return verdicts.of_relation(
-        samples[relation.of, relation.quantity],
-        relation.direction,
-        samples[relation.than, relation.quantity],
-        margin=relation.margin,
-        share=relation.margin_is_share,
-        is_time=quantity(relation.quantity).is_time,
-        effect=paper,
-        deviation=deviation,
-    )
+    comparisons = tuple(line for cell in table.cells for line in cell.comparisons(found[cell.name]))
+    return Outcome(table, found, tuple(figures), tuple(claims), findings, gaps, comparisons)
 
 
 def corrected(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -185,22 +185,25 @@ def papers_deviation(relation: Relation, table: PaperTable, numbers: Mapping[str
     """
     if table.profile != "paper" or quantity(relation.quantity).is_time:
         return None
-    cells = [table.cell(end) for end in (relation.of, relation.than)]
-    printed = [paper_number(numbers, cell.figures[relation.quantity], cell.sizes) for cell in cells]
-    deviations = [number.deviation for number in printed if number and number.deviation]
+    deviations = [number.deviation for number in papers_ends(relation, table, numbers) if number and number.deviation]
     return math.hypot(*deviations) if len(deviations) == 2 else None
 
 
 def papers_own(relation: Relation, table: PaperTable, numbers: Mapping[str, Any]) -> float | None:
-    """The paper's ratio (for times) or difference: as printed, or computed from its numbers of the two cells."""
+    """The paper's ratio or difference: as printed, or computed from its numbers of the two cells."""
     printed = paper_number(numbers, relation.ratio or relation.difference, {})
     if printed:
         return printed.mean
-    cells = [table.cell(end) for end in (relation.of, relation.than)]
-    of, than = (paper_number(numbers, cell.figures[relation.quantity], cell.sizes) for cell in cells)
+    of, than = papers_ends(relation, table, numbers)
     if not (of and than):
         return None
-    return than.mean / of.mean if quantity(relation.quantity).is_time else of.mean - than.mean
+    return than.mean / of.mean if relation.is_ratio(quantity(relation.quantity)) else of.mean - than.mean
+
+
+def papers_ends(relation: Relation, table: PaperTable, numbers: Mapping[str, Any]) -> list[PaperNumber | None]:
+    """The paper's numbers of the two ends of a relation."""
+    ends = [(table.cell(cell), name) for cell, name in relation.ends]
+    return [paper_number(numbers, cell.figures[name], cell.sizes) for cell, name in ends]
 
 
 def read_cell(folder: Path) -> tuple[Record, ...]:
@@ -231,7 +234,7 @@ def read_cell(folder: Path) -> tuple[Record, ...]:
 
 def check_whole(folder: Path, run: Mapping[str, Any], rows: list[Row]) -> None:
     """Refuse the record of a finished run that lacks what the report needs."""
-    if "counted" in run:
+    if any(entry in run for entry in UNTRAINED):
         return
     if not rows:
         raise InputError(f"{folder} has no {EPOCHS}")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.paper.numbers import rounded
-from pufferfish_bench.records.record import Record, higher_is_better
+from pufferfish_bench.paper.numbers import as_printed, rounded
+from pufferfish_bench.records.record import COUNTED, Record, higher_is_better
 
 Reader = Callable[[Record], float | None]
 
@@ -19,6 +19,7 @@ class Quantity:
     read: Reader
     show: Callable[[float], str]
     is_time: bool = False
+    as_printed: Callable[[float], float] = float  # the value of the digits that the paper would print
 
 
 def of_summary(name: str) -> Reader:
@@ -29,7 +30,7 @@ def counted(figure: str) -> Reader:
     """From the record of a count, or from the final model of a run."""
 
     def read(record: Record) -> float | None:
-        return record.run["counted"].get(figure) if "counted" in record.run else record.summary.get(figure)
+        return record.run[COUNTED].get(figure) if COUNTED in record.run else record.summary.get(figure)
 
     return read
 
@@ -46,6 +47,12 @@ def at_best_epoch(name: str) -> Reader:
         return next((row.get(name) for row in record.rows if row["epoch"] == best), None)
 
     return read
+
+
+def svd_share(record: Record) -> float | None:
+    """The time of the factorisation as a percentage of an epoch of the phase before it; None without such a phase."""
+    surgery, epoch = record.surgery_seconds, record.epoch_seconds_before_surgery
+    return None if surgery is None or not epoch else 100 * surgery / epoch
 
 
 def decimals(digits: int) -> Callable[[float], str]:
@@ -77,15 +84,20 @@ QUANTITIES = {
     "val_bleu": percent("val BLEU", "val_bleu"),
     "test_bleu": percent("test BLEU", "test_bleu"),
     "parameters": Quantity("parameters", False, counted("parameters"), decimals(0)),
+    "parameters_and_buffers": Quantity("parameters and buffers", False, counted("parameters_and_buffers"), decimals(0)),
     "nonzero_parameters": Quantity("parameters left", False, counted("nonzero_parameters"), decimals(0)),
     "layer_macs": Quantity("MACs", False, counted("macs"), decimals(0)),
-    "macs": Quantity("MACs, paper's way", False, counted("macs_as_in_paper"), rounded),
+    "macs": Quantity("MACs, paper's way", False, counted("macs_as_in_paper"), rounded, as_printed=as_printed),
     "seconds_per_epoch": seconds("seconds per epoch", of_summary("seconds_per_epoch")),
     "seconds": seconds("total seconds", lambda record: record.total_seconds, digits=1),
     "svd_seconds": seconds("seconds of the factorisation", lambda record: record.surgery_seconds),
     "encode_seconds": seconds("seconds per epoch, encoding", of_epoch("encode")),
     "decode_seconds": seconds("seconds per epoch, decoding", of_epoch("decode")),
     "coding_seconds": seconds("seconds per epoch, encoding and decoding", of_epoch("encode", "decode")),
+    "communication_seconds": seconds("seconds per epoch, communication", of_epoch("communicate")),
+    "gradient_seconds": seconds("seconds per epoch, forward and backward", of_epoch("forward", "backward")),
+    "bytes_per_step": Quantity("bytes sent per step and worker", False, of_summary("bytes_per_step"), decimals(0)),
+    "svd_share": seconds("factorisation, % of a full-rank epoch", svd_share, digits=2),
 }
 
 

@@ -9,32 +9,19 @@ from typing import Any
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import yaml_files
 from pufferfish_bench.config.settings import config_dir
+from pufferfish_bench.paper import relations
 from pufferfish_bench.paper.budget import GapSettings
 from pufferfish_bench.paper.cells import BudgetRun, Cell, LabRun, LayerCount, ModelCount, TrainRun
 from pufferfish_bench.paper.gates import Gates
+from pufferfish_bench.paper.inspections import Architecture, Recipe
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.numbers import paper_numbers
+from pufferfish_bench.paper.relations import Relation
+from pufferfish_bench.paper.specifications import lines
 
 PROFILES = sorted((path.stem for path in Path(config_dir(), "profile").glob("*.yaml")), key=lambda name: (name != "paper", name))
-DIRECTIONS = ("higher", "lower")
 OVER = ("scaling", "lab", "gaps")  # pictures of tables with `over`
 PICTURES = ("cells", "breakdown", "size", "sweep", *OVER)
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A claim of the paper: a quantity is higher, or lower, in one cell than in another."""
-
-    claim: str
-    quantity: str
-    of: str
-    direction: str
-    than: str
-    margin: float  # tolerance in favour of the claim, chosen by us: "as accurate within 1 point"
-    margin_is_share: bool  # relative to the second cell's value
-    ratio: str | None  # key of the paper's (than / of), if it does not follow from its numbers of the two cells
-    difference: str | None  # key of the paper's (of - than), likewise
-    gates: str | None = None  # the entry of the table's gates that must hold before the claim is tested
 
 
 @dataclass(frozen=True)
@@ -43,6 +30,7 @@ class Sweep:
 
     label: str  # of the axis
     at: Mapping[str, int]  # cell -> number
+    reference: str | None = None  # a cell without the setting, which the others are compared with
 
 
 @dataclass(frozen=True)
@@ -101,13 +89,13 @@ def read(name: str, profile: str) -> PaperTable:
 
 def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
     cells = tuple(parse_cell(cell, own, content, profile) for cell, own in written_cells(content).items())
-    relations = tuple(parse_relation(own) for own in content.get("relations", ()))
-    for relation in relations:
-        for end in (relation.of, relation.than):
-            if not any(cell.name == end and relation.quantity in cell.figures for cell in cells):
-                raise InputError(f"{name}: {relation.claim!r} needs {relation.quantity} of {end}, but no cell has that")
+    claims = tuple(relations.parse(own) for own in content.get("relations", ()))
+    for relation in claims:
+        for end, quantity in relation.ends:
+            if not any(cell.name == end and quantity in cell.figures for cell in cells):
+                raise InputError(f"{name}: {relation.claim!r} needs {quantity} of {end}, but no cell has that")
     gates = {gate: parse_gates(name, gate, own, cells) for gate, own in content.get("gates", {}).items()}
-    for relation in relations:
+    for relation in claims:
         if relation.gates is not None and relation.gates not in gates:
             raise InputError(f"{name}: {relation.claim!r} names gates: {relation.gates}; there are {', '.join(gates) or 'none'}")
     picture = content.get("picture", "cells")
@@ -122,7 +110,7 @@ def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
         title=content["title"],
         seeds=of_profile(content["seeds"], profile),
         cells=cells,
-        relations=relations,
+        relations=claims,
         note=content.get("note", ""),
         picture=picture,
         sweep=parse_sweep(name, content, cells) if picture == "sweep" else None,
@@ -190,13 +178,18 @@ def layer_count(name: str, own: Mapping[str, Any], table: Mapping[str, Any], pro
     return LayerCount(name=name, layer=own["layer"], net=own["net"], sizes=own["sizes"], figures=own["figures"])
 
 
+def architecture(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Architecture:
+    return Architecture(name=name, overrides=tuple(own["overrides"]), net=own["net"], lines=lines(table["lines"], name))
+
+
+def recipe(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Recipe:
+    return Recipe(name=name, overrides=tuple(own["overrides"]), lines=lines(table["lines"], name))
+
+
 KINDS = {  # the words of conf/table
-    "train": train_run,
-    "lab": lab_run,
-    "budget": budget_run,
-    "describe": model_count,
-    "layer": layer_count,
-}
+    "train": train_run, "lab": lab_run, "budget": budget_run, "describe": model_count, "layer": layer_count,
+    "architecture": architecture, "recipe": recipe,
+}  # fmt: skip
 
 
 def of_profile(value: Any, profile: str) -> Any:
@@ -208,30 +201,16 @@ def parse_sweep(name: str, content: Mapping[str, Any], cells: Sequence[TrainRun]
     own = content.get("sweep", {})
     if not {"setting", "label"} <= set(own):
         raise InputError(f"{name}: picture: sweep needs the setting that is swept: add sweep: {{setting: ..., label: ...}}")
+    reference = own.get("reference")
+    if reference is not None and not any(cell.name == reference for cell in cells):
+        raise InputError(f"{name}: sweep: reference: there is no cell {reference}")
     at = {}
     for cell in cells:
+        if cell.name == reference:
+            continue
         values = [word.partition("=")[2] for word in cell.overrides if word.startswith(f"{own['setting']}=")]
         number = re.search(r"\d+$", values[-1]) if values else None
         if number is None:
             raise InputError(f"{name}: {cell.name} has no number on the axis: add {own['setting']}=... to its overrides")
         at[cell.name] = int(number[0])
-    return Sweep(own["label"], at)
-
-
-def parse_relation(own: Mapping[str, Any]) -> Relation:
-    if own["is"] not in DIRECTIONS:
-        raise InputError(f"{own['claim']!r}: is: {own['is']} is not known; allowed: {', '.join(DIRECTIONS)}")
-    margin = str(own.get("margin", 0.0))
-    share = margin.endswith("%")
-    return Relation(
-        claim=own["claim"],
-        quantity=own["quantity"],
-        of=own["of"],
-        direction=own["is"],
-        than=own["than"],
-        margin=float(margin.removesuffix("%")) / (100 if share else 1),
-        margin_is_share=share,
-        ratio=own.get("ratio"),
-        difference=own.get("difference"),
-        gates=own.get("gates"),
-    )
+    return Sweep(own["label"], at, reference)

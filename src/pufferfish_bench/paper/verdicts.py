@@ -1,13 +1,13 @@
 """Compare our numbers with the paper's: a verdict on each number and on each claim. Pure functions of numbers."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from statistics import fmean, stdev
 
 from pufferfish_bench.paper import statistics
-from pufferfish_bench.paper.numbers import PaperNumber
+from pufferfish_bench.paper.numbers import PaperNumber, same_digits
 from pufferfish_bench.paper.quantities import Quantity
 from pufferfish_bench.paper.statistics import LEVEL, Differences, Plan
 
@@ -18,6 +18,7 @@ PAPERS_MACHINE = "V100"
 # numbers
 WITHIN, BETTER, WORSE = "reproduced (within 2 sigma)", "reproduced (better)", "not reproduced (worse)"
 EQUAL, OF_THAT_ORDER, DIFFERENT = "reproduced (equal)", "reproduced (same order)", "not reproduced (differs)"
+EQUAL_ROUNDED = "reproduced (from rounded counts)"
 NO_NUMBER = ""
 # claims
 HOLDS, OPPOSITE, ALIKE = "reproduced", "not reproduced", "no significant difference"
@@ -110,6 +111,12 @@ class Judgement:
             return replace(self, corrected_p=p)
         return replace(self, corrected_p=p, verdict=ALIKE, seeds_needed=self.plan.seeds(LEVEL / claims) if self.plan else None)
 
+    def without_verdict(self, why: str, *, keep_interval: bool = False) -> "Judgement":
+        """The same numbers, which decide nothing for this reason; nothing changes if there is nothing to decide."""
+        if not all(self.seeds):
+            return self
+        return replace(self, verdict=why, p=None, interval=self.interval if keep_interval else None)
+
 
 def of_relation(
     of: Sample | None,
@@ -148,7 +155,9 @@ def of_relation(
     several = len(common) > 1
     found = Differences.paired(differences) if several else Differences.known_spread(differences, deviation)
     low, high = found.interval()
-    granted = margin * abs(fmean(other for _, other in common)) if share else margin
+    granted = margin
+    if share:
+        granted = math.log1p(margin) if logarithmic else margin * abs(fmean(other for _, other in common))
     verdict, p = of_differences(found, direction, granted)
     target = granted if margin else effect_size(effect, logarithmic=logarithmic, is_time=is_time)
     plan = Plan(stdev(differences), target, equivalence=margin > 0) if several else None
@@ -156,6 +165,37 @@ def of_relation(
     return replace(
         plain, verdict=verdict, interval=None if is_time and not logarithmic else bounds, p=p, margin=granted, plan=plan
     )
+
+
+def of_counts(
+    of: Sample | None,
+    direction: str,
+    than: Sample | None,
+    *,
+    printed: float | None,
+    is_ratio: bool,
+    as_printed: Callable[[float], float] = float,
+) -> Judgement:
+    """Whether two counts have the ratio (than / of) or difference (of - than) that the paper prints, in all its digits.
+
+    The paper may have computed it from rounded counts (`as_printed`). If it prints no number, the direction decides.
+    """
+    seeds = (size(of), size(than))
+    if of is None or than is None:
+        return Judgement(NOT_RUN, seeds=seeds)
+
+    def compare(one: float, other: float) -> float:
+        return (other / one if one else math.inf) if is_ratio else one - other
+
+    if printed is None:
+        higher, lower = of.mean > than.mean, of.mean < than.mean
+        verdict = HOLDS if (higher if direction == "higher" else lower) else OPPOSITE
+    elif same_digits(compare(of.mean, than.mean), printed):
+        verdict = EQUAL
+    else:
+        rounded = compare(as_printed(of.mean), as_printed(than.mean))
+        verdict = EQUAL_ROUNDED if same_digits(rounded, printed) else DIFFERENT
+    return Judgement(verdict, than.mean / of.mean if of.mean else None, of.mean - than.mean, seeds=seeds)
 
 
 def effect_size(effect: float | None, *, logarithmic: bool, is_time: bool) -> float:

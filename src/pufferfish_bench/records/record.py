@@ -13,6 +13,8 @@ from pufferfish_bench.base.printable import printable
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.files import SECTIONS, Row
 
+COUNTED, INSPECTED = "counted", "inspected"
+UNTRAINED = (COUNTED, INSPECTED)  # entries of the record of something that was built and not trained
 METRICS = ("test_accuracy", "val_ppl")  # of our tasks; the record of an unfinished run does not name its metric
 
 
@@ -58,6 +60,15 @@ class Record:
         """The time of all changes of the model between phases, such as the SVD; None if there were none."""
         seconds = [operation["seconds"] for operation in self.run["operations"]]
         return sum(seconds) if seconds else None
+
+    @property
+    def epoch_seconds_before_surgery(self) -> float | None:
+        """Seconds of an epoch of the first phase, if the model was changed after it; an epoch is its steps at their mean time."""
+        if not self.rows or self.rows[0]["phase"] == self.rows[-1]["phase"]:
+            return None
+        rows = self.phase_rows(self.rows[0]["phase"])
+        step = step_seconds(rows)
+        return rows[-1]["seconds"] if step is None else step * rows[-1]["steps"]
 
     @property
     def total_seconds(self) -> float:

@@ -26,6 +26,7 @@ STYLE = {
     "svg.hashsalt": "pufferfish",  # seeds the ids inside an SVG, which would otherwise be random
     "svg.fonttype": "none",  # text stays text: a quarter of the size, and searchable
     "font.family": ["DejaVu Sans", "sans-serif"],  # the first is part of matplotlib
+    "font.sans-serif": ["DejaVu Sans"],  # by default ten fonts, which an SVG would name for every text
     "font.size": 11,
     "axes.titlesize": 12,
     "figure.titlesize": 12,

@@ -1,5 +1,6 @@
 """The paper's tables beside ours: from records to Markdown, CSV and a page; the same records give the same bytes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from pufferfish_bench.paper.gates import Finding
 from pufferfish_bench.paper.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.paper.outcome import Claim, Figure, Outcome
 from pufferfish_bench.records import machine_load, provenance
-from pufferfish_bench.report import gap_sheets, output
+from pufferfish_bench.report import gap_sheets, lines, output
 from pufferfish_bench.report.output import EMPTY, Cell, Sheet, signed, spread
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
@@ -43,8 +44,10 @@ READING = (
     "machine that may have had other load."
 )
 RELATIONS_READING = (
-    "`paper` and `ours` are ratios for times (1.5x: 1.5 times as fast) and differences for everything else. Runs are compared "
-    "seed by seed: a two-sided t test on the differences (for times, on the logarithms of the ratios). A claim with "
+    "`paper` and `ours` are ratios for times (1.5x: 1.5 times as fast) and for sizes (1.5x: 1.5 times as small), and differences "
+    "for everything else. A claim marked (ours) is not in the paper's words: it follows from its numbers, or it is a question of ours. "
+    "Sizes, MACs and bytes are counted and compared exactly, in all digits that the paper prints, without a test. Runs are "
+    "compared seed by seed: a two-sided t test on the differences (for times, on the logarithms of the ratios). A claim with "
     '"within" is tested for equivalence: two one-sided tests at the margin, which we chose; the interval is the two-sided one. '
     "`p (Holm)` is corrected for the number of claims in the report, and a verdict needs it below 5 %. `seeds needed`: how many "
     "seeds with the observed spread have a chance of 80 % to show, corrected for all claims, equivalence if there is no "
@@ -75,16 +78,16 @@ def figure_cells(figure: Figure) -> list[Cell | str]:
 def claim_cells(claim: Claim) -> list[Cell | str]:
     """A row of the table of relations."""
     judgement, quantity = claim.judgement, claim.quantity
-    show = "{:.2f}x".format if quantity.is_time else partial(signed, quantity.show)
+    show = "{:.2f}x".format if claim.is_ratio else partial(signed, quantity.show)
     return [
-        claim.relation.claim,
+        claim.relation.label,
         quantity.label,
         output.number(claim.paper, show),
         output.number(claim.ours, show),
         Cell(" to ".join(map(show, judgement.interval)), claim.ours) if judgement.interval else EMPTY,
         output.number(judgement.p, "{:.2g}".format),
         output.number(judgement.corrected_p, "{:.2g}".format),
-        Cell(" and ".join(map(str, judgement.seeds)), sum(judgement.seeds)),
+        Cell(" and ".join(map(str, judgement.seeds)), sum(judgement.seeds)) if claim.relation.has_seeds else EMPTY,
         output.number(judgement.seeds_needed, str),
         judgement.verdict,
     ]
@@ -103,8 +106,10 @@ def number(name: str) -> str:
 
 
 def sheets(found: Outcome) -> list[Sheet]:
-    """The figures of a table, and the paper's claims about them."""
+    """The figures of a table, and the paper's claims about them; or its lines, if it describes a model or recipe."""
     title = f"{number(found.table.name)}: {found.table.title}"
+    if found.comparisons:
+        return [lines.sheet(title, found)]
     figures = [figure_cells(figure) for figure in found.figures]
     marked = any(figure.verdict == verdicts.BESIDE_OTHERS for figure in found.figures)
     note = " ".join(filter(None, (found.table.note, COMPANY_NOTE * marked)))
@@ -124,16 +129,15 @@ def markdown(found: Outcome) -> str:
     return "\n".join([*(sheet.markdown() for sheet in sheets(found)), in_markdown(provenance.sentence(found.provenance)), ""])
 
 
-def claims(there: Sequence[Outcome]) -> Sheet:
-    """All claims of the paper whose runs there are, on one sheet."""
-    rows_of_claims = [
-        [number(found.table.name), *claim_cells(claim)]
-        for found in there
-        for claim in found.claims
-        if claim.judgement.verdict != verdicts.NOT_RUN
+def claims(outcomes: Sequence[Outcome]) -> Sheet:
+    """All claims of these tables on one sheet, also those whose runs are missing, and how many have each verdict."""
+    rows_of_claims = [[number(found.table.name), *claim_cells(claim)] for found in outcomes for claim in found.claims]
+    verdict = Counter(claim.judgement.verdict.partition(" (")[0] for found in outcomes for claim in found.claims)
+    counts = ", ".join(f"{count} {words}" for words, count in verdict.most_common())
+    sources = [
+        f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in outcomes if found.claims and found.provenance
     ]
-    sources = [f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in there if found.claims]
-    note = f"From the records. {'. '.join(sources)}."
+    note = f"{len(rows_of_claims)} claims: {counts}. From the records. {'. '.join(sources)}."
     return Sheet("The paper's claims", ("table", *RELATION_COLUMNS), rows_of_claims, note, RELATIONS_READING)
 
 
@@ -154,8 +158,9 @@ def relation_rows(found: Outcome) -> list[dict[str, Any]]:
     return [
         {
             "table": found.table.name, "profile": found.table.profile, "claim": claim.relation.claim,
+            "source": "ours" if claim.relation.is_ours else "paper",
             "quantity": claim.relation.quantity, "of": claim.relation.of, "is": claim.relation.direction,
-            "than": claim.relation.than,
+            "than": claim.relation.than, "than_quantity": claim.relation.than_quantity,
             "margin": claim.relation.margin, "margin_is_share": claim.relation.margin_is_share,
             "paper": claim.paper, "ours": claim.ours,
             "low": claim.judgement.interval and claim.judgement.interval[0],
@@ -175,7 +180,7 @@ def place(found: Outcome, results: Path) -> Path:
 
 def write(found: Outcome, out: Path, console: Console) -> None:
     """Write one table or figure as Markdown and CSV."""
-    texts = {".md": markdown(found), ".csv": output.csv_text(rows(found))}
+    texts = {".md": markdown(found), ".csv": output.csv_text(lines.rows(found) or rows(found))}
     if found.claims:
         texts["-relations.csv"] = output.csv_text(relation_rows(found))
     if found.gaps:
@@ -190,13 +195,13 @@ def write_report(names: Sequence[str], *, profile: str, results: Path, console: 
     def read(name: str) -> Outcome:
         return outcome.read(tables.read(name, profile), results / "records", numbers)
 
-    asked = {name: read(name) for name in names}
-    there = [found for found in map(read, tables.names()) if any(found.records.values())]
+    for name in names:
+        tables.read(name, profile)  # refuses an unknown name before anything is read
+    outcomes = outcome.corrected([read(name) for name in tables.names()])
+    there = [found for found in outcomes if any(found.records.values())]
     if not there:
         folder = results / "records" / profile
         raise InputError(f"there are no records in {folder}; run some first, for example: make table4 PROFILE={profile}")
-    there = outcome.corrected(there)
-    asked |= {found.table.name: found for found in there if found.table.name in asked}
     from pufferfish_bench.report import page, pictures  # seconds of imports that an error message does not need
 
     drawn = {}
@@ -204,12 +209,12 @@ def write_report(names: Sequence[str], *, profile: str, results: Path, console: 
         out = place(found, results)
         write(found, out, console)
         drawn[found.table.name] = [made.with_name(made.name + ".svg").read_bytes() for made in pictures.draw(found, out, console)]
-    all_claims = claims(there)
+    all_claims = claims(outcomes)
     parts = [(number(found.table.name), sheets(found), found) for found in there]
     text = page.page(all_claims, parts, drawn, results)
-    if all_claims.rows:
-        output.write(results / "tables" / profile / "claims", {".md": all_claims.markdown()}, console)
+    output.write(results / "tables" / profile / "claims", {".md": all_claims.markdown()}, console)
     output.write(results / f"report-{profile}", {".html": text}, console)
-    for found in asked.values():
-        for sheet in sheets(found):
+    by_name = {found.table.name: found for found in outcomes}
+    for name in dict.fromkeys(names):
+        for sheet in sheets(by_name[name]):
             sheet.show(console)

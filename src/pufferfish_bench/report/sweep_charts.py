@@ -15,22 +15,27 @@ Points = list[tuple[int, Sample]]  # in ascending order
 def draw_sweep(found: Outcome, trained: Sequence[str]) -> Figure:
     """The first figure of the cells over the setting, and the metric of each over time."""
     figure, above, draw_rest = cell_charts.panels(found, trained, 3.2, letters=16)
-    points = swept(found, trained)
+    points, sweep = swept(found, trained), found.table.sweep
     plot(above, points, color=charts.GREY)
     for cell in cell_charts.first_figures(found, trained):  # each in the colour of its curve below
         look = charts.look(trained.index(cell.cell.name))
-        above.plot([found.table.sweep.at[cell.cell.name]], [cell.ours.mean], markersize=8, linestyle="none", **look)
+        if cell.cell.name == sweep.reference:
+            above.axhline(cell.ours.mean, linestyle="--", color=look["color"], label=cell.cell.label)
+            above.legend(fontsize=9)
+        else:
+            above.plot([sweep.at[cell.cell.name]], [cell.ours.mean], markersize=8, linestyle="none", **look)
     charts.only_these_ticks(above, sorted({number for number, _ in points}))
-    above.set_xlabel(found.table.sweep.label)
+    above.set_xlabel(sweep.label)
     name_figure(above, found, trained)
     draw_rest()
     return figure
 
 
 def swept(found: Outcome, trained: Sequence[str]) -> Points:
-    """The setting and the first figure of each cell."""
-    figures = cell_charts.first_figures(found, trained)
-    return sorted(((found.table.sweep.at[figure.cell.name], figure.ours) for figure in figures), key=lambda point: point[0])
+    """The setting and the first figure of each cell that has the setting."""
+    at, figures = found.table.sweep.at, cell_charts.first_figures(found, trained)
+    there = [(at[figure.cell.name], figure.ours) for figure in figures if figure.cell.name in at]
+    return sorted(there, key=lambda point: point[0])
 
 
 def draw_scaling(found: Outcome, trained: Sequence[str]) -> Figure:
