@@ -20,7 +20,7 @@ table16 table17: MODEL := transformer
 table18: MODEL := vgg19_lth
 DESCRIBED := table11 table12 table13 table14 table15 table16 table17 table18
 
-.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 figure4b-lab lint format clean
+.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) $(DESCRIBED) figure3 figure4 lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,7 +43,7 @@ bench-quick: $(INSTALLED)  ## the same with fewer rounds and smaller sizes, into
 tables: $(INSTALLED)  ## run what is missing of all tables, then write the report; one table: make table4 PROFILE=cpu SEEDS=3 (profiles: paper, cpu, smoke)
 	$(REPRODUCE) $(filter table%,$(REPRODUCED))
 
-figures: $(INSTALLED)  ## the same for all figures (4b and 4b_lab need root); one figure: make figure5
+figures: $(INSTALLED)  ## the same for all figures (4b and 6 need root); one figure: make figure5
 	$(REPRODUCE) $(filter figure%,$(REPRODUCED))
 
 report: $(INSTALLED)  ## write tables, figures and the HTML page in results/ from the records
@@ -57,7 +57,7 @@ $(DESCRIBED): $(INSTALLED)
 
 figure3: figure3a figure3b
 figure4: figure4a figure4b figure4c
-figure4b-lab: figure4b_lab  ## time breakdown over capped links between network namespaces: needs root, about 15 minutes on two cores
+figure4b:  ## times over bandwidth, between network namespaces with capped links: needs root, about 25 minutes on two cores
 
 lint: $(INSTALLED)  ## check with ruff (errors, format) and mypy (types)
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.paper.numbers import rounded
+from pufferfish_bench.records.measured import PARTS
 from pufferfish_bench.records.record import Record, higher_is_better
 
 Reader = Callable[[Record], float | None]
@@ -36,6 +37,12 @@ def counted(figure: str) -> Reader:
 
 def of_epoch(*sections: str) -> Reader:
     return lambda record: record.epoch_seconds(*sections)
+
+
+def communication_ratio(record: Record) -> float | None:
+    """Seconds of communication for each second of computation, in the last phase; None if no step was timed."""
+    computation = record.epoch_seconds(*PARTS["computation"])
+    return record.epoch_seconds(*PARTS["communication"]) / computation if computation else None
 
 
 def decimals(digits: int) -> Callable[[float], str]:
@@ -74,6 +81,7 @@ QUANTITIES = {
     "encode_seconds": seconds("seconds per epoch, encoding", of_epoch("encode")),
     "decode_seconds": seconds("seconds per epoch, decoding", of_epoch("decode")),
     "coding_seconds": seconds("seconds per epoch, encoding and decoding", of_epoch("encode", "decode")),
+    "communication_ratio": Quantity("communication / computation", False, communication_ratio, decimals(2)),
 }
 
 

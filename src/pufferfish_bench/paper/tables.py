@@ -9,6 +9,8 @@ from typing import Any
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import yaml_files
 from pufferfish_bench.config.settings import config_dir
+from pufferfish_bench.distributed.units import show_bits
+from pufferfish_bench.paper.bandwidth import at_each_rate
 from pufferfish_bench.paper.cells import Cell, LabRun, LayerCount, ModelCount, TrainRun
 from pufferfish_bench.paper.gates import Gates
 from pufferfish_bench.paper.jobs import Job
@@ -34,6 +36,11 @@ class Relation:
     ratio: str | None  # key of the paper's (than / of), if it does not follow from its numbers of the two cells
     difference: str | None  # key of the paper's (of - than), likewise
     gates: str | None = None  # the entry of the table's gates that must hold before the claim is tested
+    bits: float | None = None  # the rate of the links at which a claim over bandwidth is tested, in bits per second
+
+    @property
+    def label(self) -> str:
+        return self.claim if self.bits is None else f"{self.claim}, at {show_bits(self.bits)}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class PaperTable:
     note: str  # what a reader has to know
     # cells: numbers and learning curves | breakdown: also the parts of an epoch | size: also time and metric over parameters
     # | sweep: a number over a setting, and learning curves | scaling: seconds per epoch and speed-up over workers
-    # | lab: the parts of an epoch for each network, and a forecast for other networks
+    # | lab: the parts of an epoch for each network, times over bandwidth, and a forecast for other networks
     picture: str
     sweep: Sweep | None = None
     gates: Mapping[str, Gates] = field(default_factory=dict)
@@ -98,7 +105,8 @@ def read(name: str, profile: str) -> PaperTable:
 
 def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
     cells = tuple(parse_cell(cell, own, content, profile) for cell, own in written_cells(content).items())
-    relations = tuple(parse_relation(own) for own in content.get("relations", ()))
+    written = content.get("relations", ())
+    relations = tuple(parse_relation(one) for own in written for one in (at_each_rate(own, cells) if "over" in own else [own]))
     for relation in relations:
         for end in (relation.of, relation.than):
             if not any(cell.name == end and relation.quantity in cell.figures for cell in cells):
@@ -148,7 +156,7 @@ def written_cells(content: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]
 
 def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Cell:
     """A cell of the class that its `kind` selects."""
-    kind = own.get("kind", table.get("kind", "train"))
+    kind = of_profile(own.get("kind", table.get("kind", "train")), profile)
     if kind not in KINDS:
         raise InputError(f"{name}: kind: {kind} is not known; allowed: {', '.join(KINDS)}")
     return KINDS[kind](name, own, table, profile)
@@ -218,4 +226,5 @@ def parse_relation(own: Mapping[str, Any]) -> Relation:
         ratio=own.get("ratio"),
         difference=own.get("difference"),
         gates=own.get("gates"),
+        bits=own.get("bits"),
     )

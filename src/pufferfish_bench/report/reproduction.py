@@ -1,6 +1,7 @@
 """The paper's tables beside ours: from records to Markdown, CSV and a page; the same records give the same bytes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ from rich.console import Console
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import in_markdown
-from pufferfish_bench.paper import outcome, tables, verdicts
+from pufferfish_bench.paper import bandwidth, outcome, tables, verdicts
 from pufferfish_bench.paper.gates import Finding
 from pufferfish_bench.paper.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.paper.outcome import Claim, Figure, Outcome
 from pufferfish_bench.records import provenance
-from pufferfish_bench.report import output
+from pufferfish_bench.report import bandwidth_sheets, output
 from pufferfish_bench.report.output import EMPTY, Cell, Sheet
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
@@ -44,7 +45,8 @@ RELATIONS_READING = (
     '"within" is tested for equivalence: two one-sided tests at the margin, which we chose; the interval is the two-sided one. '
     "`p (Holm)` is corrected for the number of claims in the report, and a verdict needs it below 5 %. `seeds needed`: how many "
     "seeds with the observed spread have a chance of 80 % to show, corrected for all claims, equivalence if there is no "
-    "difference, or else a difference as large as the paper's."
+    "difference, or else a difference as large as the paper's. A claim over bandwidth is tested at each measured rate, each test "
+    "is one of the claims that p is corrected for, and the verdict names the rates; between them nothing is tested."
 )
 
 
@@ -81,7 +83,7 @@ def claim_cells(claim: Claim) -> list[Cell | str]:
     judgement, quantity = claim.judgement, claim.quantity
     show = "{:.2f}x".format if quantity.is_time else partial(signed, quantity.show)
     return [
-        claim.relation.claim,
+        claim.relation.label,
         quantity.label,
         output.number(claim.paper, show),
         output.number(claim.ours, show),
@@ -92,6 +94,18 @@ def claim_cells(claim: Claim) -> list[Cell | str]:
         output.number(judgement.seeds_needed, str),
         judgement.verdict,
     ]
+
+
+def whole_cells(claim: Claim, tests: Sequence[Claim]) -> list[Cell | str]:
+    """The row of a claim; for one over bandwidth that of all its tests, with the lowest and the highest of our ratios."""
+    row, ratios = claim_cells(claim), [test.ours for test in tests if test.ours is not None]
+    if ratios:
+        lowest, highest = (
+            claim_cells(replace(claim, judgement=replace(claim.judgement, ratio=ratio, difference=ratio)))[3]
+            for ratio in (min(ratios), max(ratios))
+        )
+        row[3] = Cell(" to ".join(dict.fromkeys((lowest.text, highest.text))), lowest.value)
+    return row
 
 
 def gate_cells(name: str, finding: Finding) -> list[str]:
@@ -112,12 +126,13 @@ def sheets(found: Outcome) -> list[Sheet]:
     figures = [figure_cells(figure) for figure in found.figures]
     shown = [Sheet(title, COLUMNS, figures, found.table.note, READING, ("seeds", "difference"))]
     if found.claims:
-        rows_of_claims = [claim_cells(claim) for claim in found.claims]
+        whole = bandwidth.collected(found.claims)
+        rows_of_claims = [row for claim, tests in whole for row in (whole_cells(claim, tests), *map(claim_cells, tests))]
         shown.append(Sheet("Relations", RELATION_COLUMNS, rows_of_claims, "", RELATIONS_READING, DISPENSABLE))
     rows_of_gates = [gate_cells(name, finding) for name, findings in found.findings.items() for finding in findings]
     if rows_of_gates:
         shown.append(Sheet("Gates", GATE_COLUMNS, rows_of_gates, "", GATES_READING, ("needed", "claims about")))
-    return shown
+    return [*shown, *bandwidth_sheets.sheets(found)]
 
 
 def markdown(found: Outcome) -> str:
@@ -127,9 +142,9 @@ def markdown(found: Outcome) -> str:
 def claims(there: Sequence[Outcome]) -> Sheet:
     """All claims of the paper whose runs there are, on one sheet."""
     rows_of_claims = [
-        [number(found.table.name), *claim_cells(claim)]
+        [number(found.table.name), *whole_cells(claim, tests)]
         for found in there
-        for claim in found.claims
+        for claim, tests in bandwidth.collected(found.claims)
         if claim.judgement.verdict != verdicts.NOT_RUN
     ]
     sources = [f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in there if found.claims]
@@ -153,7 +168,7 @@ def rows(found: Outcome) -> list[dict[str, Any]]:
 def relation_rows(found: Outcome) -> list[dict[str, Any]]:
     return [
         {
-            "table": found.table.name, "profile": found.table.profile, "claim": claim.relation.claim,
+            "table": found.table.name, "profile": found.table.profile, "claim": claim.relation.label,
             "quantity": claim.relation.quantity, "of": claim.relation.of, "is": claim.relation.direction,
             "than": claim.relation.than,
             "margin": claim.relation.margin, "margin_is_share": claim.relation.margin_is_share,
