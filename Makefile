@@ -11,7 +11,7 @@ REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
 REPRODUCE = $(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
             $(if $(filter 0,$(PROBE)),--no-probe) $(foreach pattern,$(CELLS),--cells '$(pattern)')
 
-.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) figure3 figure4 figure4b-lab figure-budget lint format clean
+.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) figure3 figure4 figure-budget lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,7 +34,7 @@ bench-quick: $(INSTALLED)  ## the same with fewer rounds and smaller sizes, into
 tables: $(INSTALLED)  ## run what is missing of all tables, then write the report; one table: make table4 PROFILE=cpu SEEDS=3 (profiles: paper, cpu, smoke)
 	$(REPRODUCE) $(filter table%,$(REPRODUCED))
 
-figures: $(INSTALLED)  ## the same for all figures (4b and 4b_lab need root); one figure: make figure5
+figures: $(INSTALLED)  ## the same for all figures (4b and 6 need root); one figure: make figure5
 	$(REPRODUCE) $(filter figure%,$(REPRODUCED))
 
 report: $(INSTALLED)  ## write tables, figures and the HTML page in results/ from the records
@@ -45,7 +45,7 @@ $(REPRODUCED): $(INSTALLED)
 
 figure3: figure3a figure3b
 figure4: figure4a figure4b figure4c figure4c_end_to_end
-figure4b-lab: figure4b_lab  ## time breakdown over capped links between network namespaces: needs root, about 15 minutes on two cores
+figure4b:  ## times over bandwidth, between network namespaces with capped links: needs root, about 25 minutes on two cores
 figure-budget: figure_budget  ## vanilla minus Pufferfish over the training budget, from 1/4 to 4 times the recipe's epochs
 
 lint: $(INSTALLED)  ## check with ruff (errors, format) and mypy (types)

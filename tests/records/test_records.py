@@ -27,11 +27,9 @@ from pufferfish_bench.report import describe
 from tests.support.records import write_record
 from tests.support.repository import REPOSITORY
 
-REAL = (
-    REPOSITORY / "results/records/cpu/figure4b_lab/pufferfish_2hosts_100mbit/seed1"
-)  # a factorisation, messages, a measured network
+REAL = REPOSITORY / "tests/data/lab_run"  # as it was written by a run: a factorisation, messages, a measured network
 CELL = TrainRun(name="x", overrides=(), figures={})
-WARMED = REPOSITORY / "results/records/cpu/figure6/pufferfish/seed1"
+WARMED = REPOSITORY / "tests/data/warmed_run"  # with a warm-up
 DEEP = "[" * 100_000 + "]" * 100_000
 
 pieces = ("[/nope]", "[bold]", "\x1b[31m", "\x1b]0;x\x07", "\n", "\r", "\t", "<script>alert(1)</script>", "|", "\\", "`", "$x_$",

@@ -61,7 +61,7 @@ def words(picture: Path) -> list[str]:
 
 
 def test_every_form_has_a_picture_and_every_table_a_form():
-    assert set(pictures.FORMS) == set(tables.PICTURES) == {*FORMS, "lab"}  # the lab: tests/paper/test_lab.py
+    assert set(pictures.FORMS) == set(tables.PICTURES) == {*FORMS, "lab"}  # the lab: test_bandwidth_report.py
     for form, (name, _) in FORMS.items():
         assert tables.read(name, "cpu").picture == form
 
@@ -69,7 +69,7 @@ def test_every_form_has_a_picture_and_every_table_a_form():
 def test_pictures_of_every_form_are_the_same_bytes_in_every_process(tmp_path: Path, every_form: Path):
     shutil.copytree(every_form / "records", tmp_path / "records")
     pictures_again = drawn_by(tmp_path, hash_seed=2)
-    assert len(pictures_again) == 2 * sum(len(files) for files in pictures.FORMS.values())
+    assert len(pictures_again) == 2 * sum(len(pictures.FORMS[form]) for form in FORMS)
     for name, content in pictures_again.items():
         assert (every_form / name).read_bytes() == content, name
 

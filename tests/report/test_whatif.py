@@ -29,7 +29,6 @@ from pufferfish_bench.records.files import SECTIONS
 from pufferfish_bench.records.measured import Link, Measured
 from pufferfish_bench.report import whatif
 from tests.support.records import COMPUTING, write_run
-from tests.support.repository import REPOSITORY
 
 FREE = uniform(Link(0.0, inf))
 VANILLA, SIGNUM = (("allreduce", 44_695_336),), (("allgather", 1_396_730),)
@@ -250,12 +249,6 @@ def test_tables_and_charts_name_the_net_the_batch_size_and_the_measurements(tmp_
         words = " ".join(re.sub("<[^>]*>", " ", (tmp_path / f"out-{chart}.svg").read_text()).split())
         for phrase in ("net, batch 32 per worker", "A net of our own.", "measured with 2 hosts, 100 Mbit/s, batch 32 per worker"):
             assert phrase in words, (chart, phrase)
-
-
-def test_the_labs_forecast_says_that_it_is_not_of_the_papers_net():
-    published = (REPOSITORY / "results" / "figures" / "cpu" / "figure4b_lab-whatif.md").read_text()
-    assert "## Predicted epoch of resnet18-synthetic_images, batch 32 per worker" in published
-    assert "The paper's figure 4 (c) is of ResNet-50" in published
 
 
 def test_the_command_needs_no_torch():

@@ -82,7 +82,7 @@ def test_despite_ramps_the_rate_is_full_for_most_of_the_warm_up_and_of_the_epoch
 
 def check_ramp(config: DictConfig, schedule: Callable[[Clock], float]) -> None:
     full, switch, decay = config.schedule.learning_rate, config.warmup_epochs, config.schedule.milestones[0]
-    steps = 118  # steps per epoch of the miniature: 15,000 images, two workers
+    steps = 62  # steps per epoch of the miniature: 8,000 images, two workers
     for start, end in ((0, switch), (switch, decay)):
         moments = [divmod(step, steps) for step in range(start * steps, int(end * steps))]
         at_full = [math.isclose(schedule(Clock(epoch, step, steps, start)), full) for epoch, step in moments]

@@ -146,9 +146,14 @@ class LabRun(TrainRun):
 
     cap: str
 
+    @property
+    def bits(self) -> float:
+        """The rate of each link, in bits per second."""
+        return bits_per_second(str(self.cap))
+
     def identity(self, seeds: Sequence[int]) -> list[Identity]:
         """The settings of a run do not include its links, so the directory's name does."""
-        links = {"hosts": self.workers, "cap_bits_per_second": round(bits_per_second(str(self.cap)))}
+        links = {"hosts": self.workers, "cap_bits_per_second": round(self.bits)}
         return [
             replace(found, directory=found.directory.with_name(f"{found.directory.name}-{self.cap}"), links=links)
             for found in super().identity(seeds)

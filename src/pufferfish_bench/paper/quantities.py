@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.paper.numbers import as_printed, rounded
+from pufferfish_bench.records.measured import PARTS
 from pufferfish_bench.records.record import COUNTED, Record, higher_is_better
 
 Reader = Callable[[Record], float | None]
@@ -55,6 +56,12 @@ def svd_share(record: Record) -> float | None:
     return None if surgery is None or not epoch else 100 * surgery / epoch
 
 
+def communication_ratio(record: Record) -> float | None:
+    """Seconds of communication for each second of computation, in the last phase; None if no step was timed."""
+    computation = record.epoch_seconds(*PARTS["computation"])
+    return record.epoch_seconds(*PARTS["communication"]) / computation if computation else None
+
+
 def decimals(digits: int) -> Callable[[float], str]:
     return lambda value: f"{value:,.{digits}f}"
 
@@ -98,6 +105,7 @@ QUANTITIES = {
     "gradient_seconds": seconds("seconds per epoch, forward and backward", of_epoch("forward", "backward")),
     "bytes_per_step": Quantity("bytes sent per step and worker", False, of_summary("bytes_per_step"), decimals(0)),
     "svd_share": seconds("factorisation, % of a full-rank epoch", svd_share, digits=2),
+    "communication_ratio": Quantity("communication / computation", False, communication_ratio, decimals(2)),
 }
 
 

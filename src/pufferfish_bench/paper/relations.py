@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.distributed.units import show_bits
 from pufferfish_bench.paper import verdicts
 from pufferfish_bench.paper.quantities import Quantity
 from pufferfish_bench.paper.verdicts import Judgement, Sample
 
 DIRECTIONS = ("higher", "lower")
 KNOWN = {
-    "claim", "quantity", "of", "is", "than", "than_quantity", "kind", "margin", "ratio", "difference", "gates", "ours",
+    "claim", "quantity", "of", "is", "than", "than_quantity", "kind", "margin", "ratio", "difference", "gates", "ours", "over", "bits",
 }  # fmt: skip
 
 
@@ -46,6 +47,7 @@ class Relation(ABC):
     difference: str | None = None  # key of the paper's (of - than), likewise
     gates: str | None = None  # the entry of the table's gates that must hold before the claim is tested
     is_ours: bool = False  # a question of ours, which the paper does not answer in words
+    bits: float | None = None  # the rate of the links at which a claim over bandwidth is tested, in bits per second
 
     @property
     def ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -53,8 +55,13 @@ class Relation(ABC):
         return (self.of, self.quantity), (self.than, self.than_quantity)
 
     @property
+    def plain_label(self) -> str:
+        """The claim, with the rate at which it is tested."""
+        return self.claim if self.bits is None else f"{self.claim}, at {show_bits(self.bits)}"
+
+    @property
     def label(self) -> str:
-        return f"{self.claim} (ours)" if self.is_ours else self.claim
+        return f"{self.plain_label} (ours)" if self.is_ours else self.plain_label
 
     @abstractmethod
     def is_ratio(self, quantity: Quantity) -> bool:
@@ -139,4 +146,5 @@ def parse(own: Mapping[str, Any]) -> Relation:
         difference=own.get("difference"),
         gates=own.get("gates"),
         is_ours=own.get("ours", False),
+        bits=own.get("bits"),
     )

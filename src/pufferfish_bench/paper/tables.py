@@ -10,6 +10,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import yaml_files
 from pufferfish_bench.config.settings import config_dir
 from pufferfish_bench.paper import relations
+from pufferfish_bench.paper.bandwidth import at_each_rate
 from pufferfish_bench.paper.budget import GapSettings
 from pufferfish_bench.paper.cells import BudgetRun, Cell, LabRun, LayerCount, ModelCount, TrainRun
 from pufferfish_bench.paper.gates import Gates
@@ -46,7 +47,7 @@ class PaperTable:
     note: str  # what a reader has to know
     # cells: numbers and learning curves | breakdown: also the parts of an epoch | size: also time and metric over parameters
     # | sweep: a number over a setting, and learning curves | scaling: seconds per epoch and speed-up over workers
-    # | lab: the parts of an epoch for each network, and a forecast for other networks
+    # | lab: the parts of an epoch for each network, times over bandwidth, and a forecast for other networks
     # | gaps: the difference between two nets over the training budget
     picture: str
     sweep: Sweep | None = None
@@ -89,7 +90,8 @@ def read(name: str, profile: str) -> PaperTable:
 
 def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
     cells = tuple(parse_cell(cell, own, content, profile) for cell, own in written_cells(content).items())
-    claims = tuple(relations.parse(own) for own in content.get("relations", ()))
+    written = content.get("relations", ())
+    claims = tuple(relations.parse(one) for own in written for one in (at_each_rate(own, cells) if "over" in own else [own]))
     for relation in claims:
         for end, quantity in relation.ends:
             if not any(cell.name == end and quantity in cell.figures for cell in cells):
@@ -140,7 +142,7 @@ def written_cells(content: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]
 
 def parse_cell(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profile: str) -> Cell:
     """A cell of the class that its `kind` selects."""
-    kind = own.get("kind", table.get("kind", "train"))
+    kind = of_profile(own.get("kind", table.get("kind", "train")), profile)
     if kind not in KINDS:
         raise InputError(f"{name}: kind: {kind} is not known; allowed: {', '.join(KINDS)}")
     return KINDS[kind](name, own, table, profile)

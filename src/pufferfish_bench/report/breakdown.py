@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Breakdown of a step"
+ACROSS = 3  # panels in a row
 
 
 def groups(runs: Sequence[Measured]) -> dict[str, list[Measured]]:
@@ -91,30 +92,34 @@ def show(runs: Sequence[Measured], console: Console) -> None:
         sheet.show(console)
 
 
-def write(runs: Sequence[Measured], out: Path, console: Console) -> None:
-    """Write the tables as CSV and Markdown and the bars as PNG and SVG; `out` is their path without its ending."""
+def write(runs: Sequence[Measured], out: Path, console: Console, *, seeds: int = 1) -> None:
+    """Write the tables as CSV and Markdown and the bars as PNG and SVG; `out` is their path without its ending.
+
+    Each run may be the mean of several, with `seeds` different seeds.
+    """
     measured.check_timed(runs)
     texts = {".csv": output.csv_text(rows(runs)), ".md": output.document(TITLE, sheets(runs), runs)}
     output.write(out, texts, console)
-    draw(runs, out, console)
+    draw(runs, out, console, seeds=seeds)
 
 
-def draw(runs: Sequence[Measured], out: Path, console: Console) -> None:
+def draw(runs: Sequence[Measured], out: Path, console: Console, *, seeds: int) -> None:
     """The bars as PNG and SVG."""
     from pufferfish_bench.report import charts  # half a second of imports that tables do not need
 
     with charts.style():
         figure = bars(runs)
-        words = (steps_behind(runs), crowding(runs), provenance.sentence(provenance.of([run.record for run in runs])))
+        words = (steps_behind(runs, seeds), crowding(runs), provenance.sentence(provenance.of([run.record for run in runs])))
         charts.write_at_foot(figure, " ".join(filter(None, words)))
         charts.save(figure, out, console)
 
 
-def steps_behind(runs: Sequence[Measured]) -> str:
+def steps_behind(runs: Sequence[Measured], seeds: int) -> str:
     """How many timed steps are behind each bar."""
     fewest, most = (choose(run.timed_steps for run in runs) for choose in (min, max))
     steps = most if fewest == most else f"{fewest} to {most}"
-    return f"{measured.trained(runs)}. Mean of {steps} timed steps, one run per bar."
+    source = ", one run" if seeds == 1 else f" of each of {seeds} runs"
+    return f"{measured.trained(runs)}. Mean of {steps} timed steps{source} per bar."
 
 
 def crowding(runs: Sequence[Measured]) -> str:
@@ -127,6 +132,14 @@ def crowding(runs: Sequence[Measured]) -> str:
     )
 
 
+def rows_of_panels(runs: Sequence[Measured]) -> list[list[tuple[str, list[Measured]]]]:
+    """The conditions and their runs, in rows: a new one for each number of hosts, and after ACROSS panels."""
+    of_hosts: dict[tuple, list[tuple[str, list[Measured]]]] = {}
+    for place, group in groups(runs).items():
+        of_hosts.setdefault((group[0].hosts, group[0].workers), []).append((place, group))
+    return [line[start : start + ACROSS] for line in of_hosts.values() for start in range(0, len(line), ACROSS)]
+
+
 def bars(runs: Sequence[Measured]) -> "Figure":
     """A panel for each number of hosts and each cap with a stacked bar for each method: the parts of its epoch.
 
@@ -137,15 +150,13 @@ def bars(runs: Sequence[Measured]) -> "Figure":
     from pufferfish_bench.report import charts
 
     same_epochs = len({run.samples for run in runs}) == 1
-    panels: dict[tuple, list[tuple[str, list[Measured]]]] = {}  # one row of panels for each number of hosts
-    for place, group in groups(runs).items():
-        panels.setdefault((group[0].hosts, group[0].workers), []).append((place, group))
-    down, across = len(panels), max(map(len, panels.values()))
-    most = max(len(group) for row in panels.values() for _, group in row)
+    panels = rows_of_panels(runs)
+    down, across = len(panels), max(map(len, panels))
+    most = max(len(group) for row in panels for _, group in row)
     colours = dict(zip(PARTS, (charts.BLUE, charts.ORANGE, charts.GREY, charts.VERMILION), strict=True))
     width = max(5.5, across * (1.3 + 0.75 * most))
     figure = Figure(figsize=(width, 0.9 + 3.9 * down), layout="constrained")
-    cells = [(row, column, *panel) for row, line in enumerate(panels.values()) for column, panel in enumerate(line)]
+    cells = [(row, column, *panel) for row, line in enumerate(panels) for column, panel in enumerate(line)]
     for row, column, place, group in cells:
         axes = figure.add_subplot(down, across, across * row + column + 1)
         base = [0.0] * len(group)

@@ -13,10 +13,13 @@ CIFAR10 = 50_000  # training images per epoch of the forecast
 WORKERS = (2, 4, 8, 16, 64, 256, 1024)
 
 
-def draw(runs: Sequence[Measured], note: str, out: Path, console: Console) -> list[Path]:
-    """Write both as tables and pictures; the forecast uses the first run of each method. Returns the pictures without suffix."""
+def draw(runs: Sequence[Measured], note: str, out: Path, console: Console, *, seeds: int) -> list[Path]:
+    """Write both as tables and pictures; the forecast uses the first run of each method. Returns the pictures without suffix.
+
+    Each run is the mean over at most `seeds` seeds.
+    """
     bars, forecast = (out.with_name(out.name + ending) for ending in ("-breakdown", "-whatif"))
-    breakdown.write(runs, bars, console)
+    breakdown.write(runs, bars, console, seeds=seeds)
     link = Link(latency=units.seconds("50us"), bandwidth=units.bandwidth("10gbit"))  # the paper's network
     whatif.write(whatif.forecast(runs, workers=WORKERS, link=link, samples=CIFAR10, note=note), forecast, console)
     return [bars, *(forecast.with_name(f"{forecast.name}-{over}") for over in ("workers", "bandwidth"))]

@@ -98,8 +98,14 @@ def table(sheet: Sheet, beside: Sequence[str] | None = None) -> str:
 
 def table_cell(column: str, cell: Cell, kind: str = "") -> str:
     """A cell with the name of its column, which a phone shows beside it, and the key that it is sorted by."""
-    looks = classes(kind, COLOURS.get(cell.text, ""))
+    looks = classes(kind, colour(cell.text))
     return f'<td data-label="{escape(column)}" data-value="{sort_key(cell)}"{looks}>{escape(cell.text)}</td>'
+
+
+def colour(text: str) -> str:
+    """The colour class of a verdict; one over bandwidth has a colour if it is the same at all rates."""
+    kinds = {COLOURS.get(part) or COLOURS.get(part.partition(" (")[0], "") for part in text.split("); ")}
+    return kinds.pop() if len(kinds) == 1 else ""
 
 
 def sort_key(cell: Cell) -> str:

@@ -9,11 +9,21 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from pufferfish_bench.paper import curves
 from pufferfish_bench.paper.outcome import Outcome
 from pufferfish_bench.records import measured, provenance
 from pufferfish_bench.records.measured import Measured
 from pufferfish_bench.records.record import Record
-from pufferfish_bench.report import breakdown, cell_charts, charts, gap_charts, lab_pictures, size_charts, sweep_charts
+from pufferfish_bench.report import (
+    bandwidth_charts,
+    breakdown,
+    cell_charts,
+    charts,
+    gap_charts,
+    lab_pictures,
+    size_charts,
+    sweep_charts,
+)  # fmt: skip
 
 Form = Callable[[Outcome, Sequence[str]], Figure]  # called with the names of the cells that were trained
 
@@ -22,18 +32,25 @@ def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
     """Draw the trained cells of a table, if any, as PNG and SVG; return the paths without their endings."""
     measured_in = [figure.cell for figure in found.figures if figure.ours and figure.cell.has_seeds]
     trained = list(dict.fromkeys(cell.name for cell in measured_in))
-    if found.table.picture == "lab" and trained:
-        runs = [mean_run(found.table.cell(name).line, found.records[name]) for name in trained]
-        return lab_pictures.draw(runs, found.table.note, out, console)
     made = []
-    for ending, form in FORMS[found.table.picture].items() if trained else ():
+    for ending, form in forms(found).items() if trained else ():
         made.append(out.with_name(out.name + ending))
         with charts.style():
             figure = form(found, trained)
             words = (found.table.note, over_seeds(figure, found, trained), provenance.sentence(found.provenance))
             charts.write_at_foot(figure, " ".join(filter(None, words)))
             charts.save(figure, made[-1], console)
+    if found.table.picture == "lab" and trained:
+        runs = [mean_run(found.table.cell(name).line, found.records[name]) for name in trained]
+        seeds = max(len(found.records[name]) for name in trained)
+        made += lab_pictures.draw(runs, found.table.note, out, console, seeds=seeds)
     return made
+
+
+def forms(found: Outcome) -> Mapping[str, Form]:
+    """The charts of a table; times over bandwidth need two rates."""
+    known = FORMS[found.table.picture]
+    return known if found.table.picture != "lab" or curves.curves(found) else {}
 
 
 def over_seeds(figure: Figure, found: Outcome, trained: Sequence[str]) -> str:
@@ -65,5 +82,5 @@ FORMS: Mapping[str, Mapping[str, Form]] = {  # by their name in conf/table/; for
     "sweep": {"": sweep_charts.draw_sweep},
     "scaling": {"": sweep_charts.draw_scaling},
     "gaps": {"": gap_charts.draw},
-    "lab": {},  # see lab_pictures
+    "lab": {"-bandwidth": bandwidth_charts.draw},  # and those of lab_pictures
 }

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from rich.console import Console
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import in_markdown
-from pufferfish_bench.paper import outcome, tables, verdicts
+from pufferfish_bench.paper import bandwidth, outcome, tables, verdicts
 from pufferfish_bench.paper.gates import Finding
 from pufferfish_bench.paper.numbers import PaperNumber, paper_numbers
 from pufferfish_bench.paper.outcome import Claim, Figure, Outcome
 from pufferfish_bench.records import machine_load, provenance
-from pufferfish_bench.report import gap_sheets, lines, output
+from pufferfish_bench.report import bandwidth_sheets, gap_sheets, lines, output
 from pufferfish_bench.report.output import EMPTY, Cell, Sheet, signed, spread
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
@@ -45,13 +46,14 @@ READING = (
 )
 RELATIONS_READING = (
     "`paper` and `ours` are ratios for times (1.5x: 1.5 times as fast) and for sizes (1.5x: 1.5 times as small), and differences "
-    "for everything else. A claim marked (ours) is not in the paper's words: it follows from its numbers, or it is a question of ours. "
-    "Sizes, MACs and bytes are counted and compared exactly, in all digits that the paper prints, without a test. Runs are "
-    "compared seed by seed: a two-sided t test on the differences (for times, on the logarithms of the ratios). A claim with "
+    "for everything else. A claim marked (ours) is not in the paper's words: it follows from its numbers, or it is a question "
+    "of ours. Sizes, MACs and bytes are counted and compared exactly, in all digits that the paper prints, without a test. Runs "
+    "are compared seed by seed: a two-sided t test on the differences (for times, on the logarithms of the ratios). A claim with "
     '"within" is tested for equivalence: two one-sided tests at the margin, which we chose; the interval is the two-sided one. '
     "`p (Holm)` is corrected for the number of claims in the report, and a verdict needs it below 5 %. `seeds needed`: how many "
     "seeds with the observed spread have a chance of 80 % to show, corrected for all claims, equivalence if there is no "
-    "difference, or else a difference as large as the paper's."
+    "difference, or else a difference as large as the paper's. A claim over bandwidth is tested at each measured rate, each test "
+    "is one of the claims that p is corrected for, and the verdict names the rates; between them nothing is tested."
 )
 
 
@@ -93,6 +95,18 @@ def claim_cells(claim: Claim) -> list[Cell | str]:
     ]
 
 
+def whole_cells(claim: Claim, tests: Sequence[Claim]) -> list[Cell | str]:
+    """The row of a claim; for one over bandwidth that of all its tests, with the lowest and the highest of our ratios."""
+    row, ratios = claim_cells(claim), [test.ours for test in tests if test.ours is not None]
+    if ratios:
+        lowest, highest = (
+            claim_cells(replace(claim, judgement=replace(claim.judgement, ratio=ratio, difference=ratio)))[3]
+            for ratio in (min(ratios), max(ratios))
+        )
+        row[3] = Cell(" to ".join(dict.fromkeys((lowest.text, highest.text))), lowest.value)
+    return row
+
+
 def gate_cells(name: str, finding: Finding) -> list[str]:
     """A row of the table of gates."""
     holds = f"no: {finding.failure}" if finding.failure else "yes"
@@ -115,14 +129,15 @@ def sheets(found: Outcome) -> list[Sheet]:
     note = " ".join(filter(None, (found.table.note, COMPANY_NOTE * marked)))
     shown = [Sheet(title, COLUMNS, figures, note, READING, ("seeds", "difference"))]
     if found.claims:
-        rows_of_claims = [claim_cells(claim) for claim in found.claims]
+        whole = bandwidth.collected(found.claims)
+        rows_of_claims = [row for claim, tests in whole for row in (whole_cells(claim, tests), *map(claim_cells, tests))]
         shown.append(Sheet("Relations", RELATION_COLUMNS, rows_of_claims, "", RELATIONS_READING, DISPENSABLE))
     rows_of_gates = [gate_cells(name, finding) for name, findings in found.findings.items() for finding in findings]
     if found.gaps:
         shown.append(gap_sheets.sheet(found))
     if rows_of_gates:
         shown.append(Sheet("Gates", GATE_COLUMNS, rows_of_gates, "", GATES_READING, ("needed", "claims about")))
-    return shown
+    return [*shown, *bandwidth_sheets.sheets(found)]
 
 
 def markdown(found: Outcome) -> str:
@@ -131,8 +146,9 @@ def markdown(found: Outcome) -> str:
 
 def claims(outcomes: Sequence[Outcome]) -> Sheet:
     """All claims of these tables on one sheet, also those whose runs are missing, and how many have each verdict."""
-    rows_of_claims = [[number(found.table.name), *claim_cells(claim)] for found in outcomes for claim in found.claims]
-    verdict = Counter(claim.judgement.verdict.partition(" (")[0] for found in outcomes for claim in found.claims)
+    whole = [(found, claim, tests) for found in outcomes for claim, tests in bandwidth.collected(found.claims)]
+    rows_of_claims = [[number(found.table.name), *whole_cells(claim, tests)] for found, claim, tests in whole]
+    verdict = Counter(claim.judgement.verdict.partition(" (")[0] for _, claim, _ in whole)
     counts = ", ".join(f"{count} {words}" for words, count in verdict.most_common())
     sources = [
         f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in outcomes if found.claims and found.provenance
@@ -157,7 +173,7 @@ def rows(found: Outcome) -> list[dict[str, Any]]:
 def relation_rows(found: Outcome) -> list[dict[str, Any]]:
     return [
         {
-            "table": found.table.name, "profile": found.table.profile, "claim": claim.relation.claim,
+            "table": found.table.name, "profile": found.table.profile, "claim": claim.relation.plain_label,
             "source": "ours" if claim.relation.is_ours else "paper",
             "quantity": claim.relation.quantity, "of": claim.relation.of, "is": claim.relation.direction,
             "than": claim.relation.than, "than_quantity": claim.relation.than_quantity,
