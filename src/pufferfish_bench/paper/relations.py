@@ -13,7 +13,8 @@ from pufferfish_bench.paper.verdicts import Judgement, Sample
 
 DIRECTIONS = ("higher", "lower")
 KNOWN = {
-    "claim", "quantity", "of", "is", "than", "than_quantity", "kind", "margin", "ratio", "difference", "gates", "ours", "over", "bits",
+    "claim", "quantity", "of", "is", "than", "than_quantity", "kind", "margin", "ratio", "difference", "gates", "ours", "over",
+    "bits",
 }  # fmt: skip
 
 
