@@ -60,6 +60,11 @@ def test_error_bars_are_the_t_interval_and_nothing_where_there_is_no_spread(valu
         assert sample.interval is None
 
 
+def test_the_last_digits_of_an_interval_do_not_change_a_picture():
+    ends = (0.1234567890123, 2.0000000000004)
+    assert charts.distances([(1.0, ends)]) == charts.distances([(1.0, (ends[0] + 1e-14, ends[1] - 1e-14))])
+
+
 def test_cells_have_the_interval_of_their_seeds(tmp_path: Path):
     for cell, values in zip(("low_rank", "hybrid_with_warmup"), VALUES.values(), strict=True):
         write_cell(tmp_path, f"cpu/table8/{cell}", values)

@@ -1,5 +1,6 @@
 """The charts of the report: they show the records of all seeds, and the same records give the same bytes."""
 
+import io
 import os
 import re
 import shutil
@@ -11,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from pufferfish_bench.paper import outcome, quantities, tables
 from pufferfish_bench.paper.numbers import paper_numbers
 from pufferfish_bench.records.measured import PARTS
 from pufferfish_bench.records.record import Record
-from pufferfish_bench.report import cell_charts, pictures, size_charts, sweep_charts
+from pufferfish_bench.report import cell_charts, charts, pictures, size_charts, sweep_charts
 from tests.support.records import ablation, report, write_cell, write_record
 
 EPOCH = quantities.quantity("seconds_per_epoch").label
@@ -72,6 +74,38 @@ def test_pictures_of_every_form_are_the_same_bytes_in_every_process(tmp_path: Pa
     assert len(pictures_again) == 2 * sum(len(pictures.FORMS[form]) for form in FORMS)
     for name, content in pictures_again.items():
         assert (every_form / name).read_bytes() == content, name
+
+
+def test_the_names_of_clip_paths_depend_on_their_order_only(every_form: Path):
+    template = (
+        '<g clip-path="url(#{0})"/><g clip-path="url(#{1})"/><clipPath id="{0}"><clipPath id="{1}"><text>p123456789a</text>'
+    )
+    one, other = (
+        charts.compact(template.format(*names)) for names in (("p00000000aa", "p11111111bb"), ("pcccccccccc", "p0123456789"))
+    )
+    assert one == other == template.format("clip1", "clip2")
+    for picture in every_form.rglob("*.svg"):
+        text = picture.read_text()
+        used, defined = set(re.findall(r"url\(#(\w+)\)", text)), re.findall(r'<clipPath id="(\w+)"', text)
+        assert used == set(defined) == {f"clip{place}" for place in range(1, len(defined) + 1)}
+
+
+def test_a_compact_picture_has_every_element_and_refers_to_none_that_is_gone():
+    with charts.style():
+        figure = Figure(layout="constrained")
+        axes = figure.subplots()
+        axes.errorbar([1, 2], [3, 4], yerr=1, marker="o", label="line2d_1")
+        axes.set_ylabel("turned")
+        axes.legend()
+        plain = io.StringIO()
+        figure.savefig(plain, format="svg")
+    before, after = plain.getvalue(), charts.compact(plain.getvalue())
+    assert len(after) < 0.9 * len(before)
+    one, other = (xml.etree.ElementTree.fromstring(text) for text in (before, after))
+    assert [element.tag for element in one.iter()] == [element.tag for element in other.iter()]
+    assert ["".join(element.itertext()).split() for element in one] == ["".join(element.itertext()).split() for element in other]
+    assert after.count("rotate(-90") == before.count("rotate(-90") == 1
+    assert set(re.findall(r'(?:href="#|url\(#)(\w+)', after)) <= set(re.findall(r' id="(\w+)"', after))
 
 
 def test_every_picture_tells_its_seeds_and_where_its_numbers_come_from(every_form: Path):

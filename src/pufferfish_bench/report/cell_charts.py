@@ -61,10 +61,10 @@ def draw_differences(axes: Axes, claims: Sequence[Claim], letters: int) -> None:
     is_time = claims[0].quantity.is_time
     banded = not is_time and any(claim.judgement.margin for claim in claims)
     for position, claim in enumerate(claims):
-        (low, high), ours, margin = claim.judgement.interval, claim.ours, claim.judgement.margin
+        ours, margin = claim.ours, claim.judgement.margin
         if banded and margin:
             axes.barh([position], [2 * margin], left=-margin, height=0.5, color="#DDDDDD")
-        bars = [[ours - low], [high - ours]]
+        bars = charts.distances([(ours, claim.judgement.interval)])
         axes.errorbar([ours], [position], xerr=bars, capsize=4, marker="o", linestyle="none", color=charts.BLACK)
     axes.axvline(1.0 if is_time else 0.0, color=charts.GREY, linestyle="--")
     names = [textwrap.fill(claim.relation.claim, letters) for claim in claims]

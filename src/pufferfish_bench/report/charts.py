@@ -1,5 +1,6 @@
 """The style of all charts and how they are saved: colour-blind-safe colours, and the same bytes for the same data."""
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -58,8 +59,25 @@ def save(figure: Figure, out: Path, console: Console) -> None:
         path = out.with_name(out.name + ending)
         beside = path.with_name(path.name + ".part")
         figure.savefig(beside, format=ending[1:], metadata=metadata)
+        if ending == ".svg":
+            beside.write_text(compact(beside.read_text(encoding="utf-8")), encoding="utf-8")
         beside.replace(path)
         output.say_written(path, console)
+
+
+def compact(svg: str) -> str:
+    """An SVG that looks the same with a quarter less text, and with its clip paths numbered in order of use.
+
+    Indentation, rotations by nothing and names of elements are left out. Matplotlib names clip paths by a hash of their
+    positions, whose last digits the layout of several panels does not reproduce.
+    """
+    svg = re.sub(r' transform="rotate\(-0 [^)]*\)"| id="[A-Za-z.]+2?d?_\d+"', "", re.sub(r"\n +", "\n", svg))
+    names = dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]{10})\)", svg))
+    for place, name in enumerate(names, start=1):
+        svg = svg.replace(f"url(#{name})", f"url(#clip{place})").replace(
+            f'<clipPath id="{name}">', f'<clipPath id="clip{place}">'
+        )
+    return svg
 
 
 def title(words: str) -> str:
@@ -79,10 +97,19 @@ def look(number: int) -> dict[str, str]:
 
 
 def error_bars(samples: Sequence[Sample]) -> list[list[float]]:
-    """What every picture draws around a mean: the distances down and up to the ends of its 95 % interval, 0 if it has none."""
-    ends = [sample.interval or (sample.mean, sample.mean) for sample in samples]
-    pairs = list(zip(samples, ends, strict=True))
-    return [[sample.mean - low for sample, (low, _) in pairs], [high - sample.mean for sample, (_, high) in pairs]]
+    """What every picture draws around the mean of some runs: its 95 % interval, nothing if it has none."""
+    return distances([(sample.mean, sample.interval) for sample in samples])
+
+
+def distances(values: Sequence[tuple[float, tuple[float, float] | None]]) -> list[list[float]]:
+    """From values and their intervals, the distances down and up that matplotlib draws as error bars.
+
+    They are rounded to ten digits: the last digits of a quantile differ between machines, and with them the bytes of a picture.
+    """
+    ends = [(value, interval or (value, value)) for value, interval in values]
+    below = [value - low for value, (low, _) in ends]
+    above = [high - value for value, (_, high) in ends]
+    return [[float(f"{distance:.10g}") for distance in side] for side in (below, above)]
 
 
 def in_lines(label: str) -> str:
