@@ -192,6 +192,15 @@ def test_two_methods_cross_where_the_model_of_their_times_says(fixed: float, fur
             assert crossing.predicted == (expected > 10)
 
 
+@pytest.mark.parametrize(("sent", "predicted"), [(5.0, False), (40.0, True)])
+def test_a_crossing_above_the_highest_rate_is_predicted_whatever_the_order_of_the_methods(sent: float, predicted: bool):
+    a, b = curve("a", 1.0, sent, (1.0, 3.0, 10.0)), curve("b", 2.0, 0.0, (1.0, 3.0, 10.0))
+    for order in ([a, b], [b, a]):
+        (crossing,) = curves.crossings(order)
+        assert (crossing.below, crossing.above, crossing.predicted) == ("b", "a", predicted)
+        assert crossing.bits == pytest.approx(sent)
+
+
 def test_methods_that_are_equally_fast_at_a_measured_rate_cross_there_and_only_if_they_change_places():
     assert curves.meetings({1.0: 5.0, 2.0: 3.0, 4.0: 1.0}, {1.0: 4.0, 2.0: 3.0, 4.0: 2.0}) == [(2.0, False)]
     assert curves.meetings({1.0: 5.0, 2.0: 3.0, 4.0: 3.0}, {1.0: 4.0, 2.0: 3.0, 4.0: 2.0}) == []
@@ -205,6 +214,9 @@ def test_seeds_that_do_not_cross_are_not_counted_among_those_that_do():
     a = Curve("a", {1.0: Sample((5.0, 5.0)), 4.0: Sample((1.0, 2.4))})
     b = Curve("b", {1.0: Sample((3.0, 3.0)), 4.0: Sample((2.0, 2.0))})
     (crossing,) = curves.crossings([a, b])
+    assert (len(crossing.of_seeds), crossing.seeds) == (1, 2)
+    backwards = Curve("a", {1.0: Sample((5.0, 2.8)), 4.0: Sample((1.0, 2.4))})  # the second seed changes places the other way
+    (crossing,) = curves.crossings([backwards, b])
     assert (len(crossing.of_seeds), crossing.seeds) == (1, 2)
 
 
