@@ -64,18 +64,18 @@ def test_all_seeds_count_and_one_without_the_figure_counts_as_not_recorded():
 
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_the_mean_energy_is_halfway_from_random_to_one(energy: float, random: float):
-    found = GATES.keeps([record(layers={"a": layer(energy, random), "b": layer(energy, random)})])
+    found = GATES.keeps([record(layers={"a": layer(energy, random), "b": layer(energy, random)})], 0.5)
     assert (found.failure == "") == (energy >= random + 0.5 * (1 - random))
     if not found.failure:
         assert energy >= 0.5
 
 
 def test_energies_are_averaged_over_layers_and_must_be_recorded():
-    assert GATES.keeps([record(layers={"a": layer(0.9, 0.4), "b": layer(0.5, 0.4)})]).failure == ""
-    assert GATES.keeps([record(layers={"a": layer(0.8, 0.4), "b": layer(0.5, 0.4)})]).failure == "the SVD cuts noise"
+    assert GATES.keeps([record(layers={"a": layer(0.9, 0.4), "b": layer(0.5, 0.4)})], 0.5).failure == ""
+    assert GATES.keeps([record(layers={"a": layer(0.8, 0.4), "b": layer(0.5, 0.4)})], 0.5).failure == "the SVD cuts noise"
     old = {"rank": 4, "energy": 0.9, "seconds": 0.1}
     for layers in ({"a": layer(0.9, 0.4), "b": old}, {}, {"a": {"rank": 4}}, None):
-        assert GATES.keeps([record(layers=layers)]).failure == "kept energy not recorded"
+        assert GATES.keeps([record(layers=layers)], 0.5).failure == "kept energy not recorded"
 
 
 @pytest.mark.parametrize(("smaller", "holds"), [(2.2, False), (2.3, True), (3.35, True), (5.0, True), (5.1, False)])

@@ -285,7 +285,7 @@ def test_a_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatc
 def test_the_paper_profile_without_a_gpu_is_refused_before_the_probe(tmp_path: Path):
     refused = reproduce("table9", "--profile", "paper", "--seeds", "1")
     assert refused.returncode == 2
-    assert "2 of 2 runs are missing" in refused.stdout
+    assert "3 of 3 runs are missing" in refused.stdout
     assert "running the first steps" not in refused.stdout  # it would take minutes in vain
     assert "or CONFIRM=1 to run it" in refused.stderr
     assert refused.stderr.count("\n") == 1
@@ -295,8 +295,8 @@ def test_the_paper_profile_without_a_gpu_is_refused_before_the_probe(tmp_path: P
 def test_failed_cells_are_named_and_do_not_stop_the_others(tmp_path: Path):
     failed = reproduce("table9", "--profile", "cpu", "--seeds", "1", "--no-probe")
     assert failed.returncode == 1
-    assert "run 2 of 2" in failed.stdout
-    assert "failed: table9/without_warmup/seed1, table9/with_warmup/seed1" in failed.stderr
+    assert "run 3 of 3" in failed.stdout
+    assert "failed: table9/vanilla/seed1, table9/without_warmup/seed1, table9/with_warmup/seed1" in failed.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -44,7 +44,8 @@ def test_the_list_of_claims_has_one_row_for_a_claim_over_bandwidth_and_the_figur
     claims = (results / "tables/cpu/claims.md").read_text()
     rows = {line.split(" | ")[1]: line.split(" | ") for line in claims.splitlines() if line.startswith("| Figure 4b")}
     in_part = "reproduced (1 Gbit/s to 10 Gbit/s); not reproduced (100 Mbit/s to 300 Mbit/s)"
-    assert {claim: row[-1].removesuffix(" |") for claim, row in rows.items()} == {
+    speed = {claim: row[-1].removesuffix(" |") for claim, row in rows.items() if "faster per epoch" in claim}
+    assert speed == {
         "Pufferfish is faster per epoch than PowerSGD": in_part,
         "Pufferfish is faster per epoch than Signum": in_part,
         "Pufferfish is faster per epoch than vanilla SGD": "reproduced (at all measured rates, 100 Mbit/s to 10 Gbit/s)",
@@ -72,7 +73,7 @@ def test_the_picture_numbers_the_crossing_points_and_names_what_is_predicted(res
     words = " ".join(re.sub("<[^>]*>", " ", (results / "figures/cpu/figure4b-bandwidth.svg").read_text()).split())
     for phrase in (
         "2: 400 Mbit/s: powersgd | pufferfish", "0.70 at 833 Mbit/s:", "unlimited, predicted", "100 Mbit/s", "10 Gbit/s",
-        "times as fast as vanilla", "vanilla: communication / computation", "error bars: 95 % intervals",
+        "times as fast as vanilla", "vanilla: communication / computation", "error bars: 95 % interval of the mean",
     ):  # fmt: skip
         assert phrase in words, phrase
     assert (results / "report-cpu.html").read_text().count("<img ") == 4  # bandwidth, breakdown, workers, forecast over bandwidth

@@ -3,6 +3,7 @@
 import csv
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path):
 def test_the_csv_holds_the_papers_numbers_and_the_mean_and_spread_of_the_records(tmp_path: Path):
     report(ablation(tmp_path))
     rows = {(row["cell"], row["quantity"]): row for row in csv.DictReader((tmp_path / "tables/cpu/table8.csv").open())}
-    assert len(rows) == 6
+    assert len(rows) == 8
     row = rows["hybrid_with_warmup", "test_accuracy"]
     assert [float(row[key]) for key in ("paper", "paper_deviation", "ours", "ours_deviation", "seeds")] == [
         94.87,
@@ -103,7 +104,7 @@ def test_the_csv_has_the_margin_of_a_claim(tmp_path: Path):
     write_cell(tmp_path, "cpu/table2/vanilla", (100.0, 101.0), metric="val_ppl")
     report(tmp_path)
     rows = csv.DictReader((tmp_path / "tables/cpu/table2-relations.csv").open())
-    assert [(float(row["margin"]), row["margin_is_share"]) for row in rows] == [(0.02, "True"), (0.02, "True")]
+    assert [(float(row["margin"]), row["margin_is_share"]) for row in rows] == [(0.02, "True")] * 3 + [(0.0, "False")]
 
 
 def test_one_sheet_has_all_claims_with_a_verdict(tmp_path: Path):
@@ -122,9 +123,11 @@ def test_the_sheet_of_claims_has_every_claim_of_every_table_whatever_was_run(tmp
     report(ablation(tmp_path))
     lines = (tmp_path / "tables/cpu/claims.md").read_text().splitlines()
     shown = [line for line in lines if line.startswith(("| Table ", "| Figure "))]
-    claimed = [relation for name in tables.names() for relation in tables.read(name, "cpu").relations]
-    assert len(shown) == len(claimed)
-    assert all(f"| {relation.label} |" in line for line, relation in zip(shown, claimed, strict=True))
+    relations = [(name, relation) for name in tables.names() for relation in tables.read(name, "cpu").relations]
+    # a claim over bandwidth is tested at several rates, and is one row
+    claimed = list(dict.fromkeys((name, replace(relation, bits=None).label) for name, relation in relations))
+    assert len(shown) == len(claimed) < len(relations)
+    assert all(f"| {label} |" in line for line, (_, label) in zip(shown, claimed, strict=True))
 
 
 def test_the_papers_profile_is_compared(tmp_path: Path):

@@ -127,10 +127,10 @@ def trend(points: Mapping[float, Gaps], flat: float) -> Trend:
 
 def verdict(interval: tuple[float, float], flat: float) -> str:
     low, high = interval
-    if high < 0:
-        return CLOSING
     if -flat < low and high < flat:
         return FLAT
+    if high < 0:
+        return CLOSING
     return WIDENING if low > 0 else NOT_ENOUGH
 
 
