@@ -132,7 +132,7 @@ def parse(own: Mapping[str, Any]) -> Relation:
     margin = str(own.get("margin", 0.0))
     share = margin.endswith("%")
     granted = float(margin.removesuffix("%")) / (100 if share else 1)
-    if kind == "counted" and granted:
+    if granted and not KINDS[kind].has_seeds:
         raise InputError(f"{claim!r}: counts are compared exactly: remove margin")
     return KINDS[kind](
         claim=claim,
