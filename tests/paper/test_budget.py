@@ -68,7 +68,8 @@ def test_halves_are_rounded_up_and_a_schedule_without_milestones_gets_none():
 @pytest.mark.parametrize("profile", tables.PROFILES)
 def test_the_whole_budget_is_the_run_of_table_4(profile: str):
     figure, table4 = tables.read(TABLE, profile), tables.read("table4", profile)
-    for pair in ("resnet18_vanilla", "resnet18_pufferfish", "vgg19_vanilla", "vgg19_pufferfish"):
+    nets = ["vgg19"] if profile == "cpu" else ["vgg19", "resnet18"]  # the cpu profile has a wider ResNet-18 in table 4
+    for pair in (f"{net}_{method}" for net in nets for method in ("vanilla", "pufferfish")):
         assert figure.cell(f"{pair}_x1").identity([1, 2]) == table4.cell(f"{pair}_fp32").identity([1, 2])
 
 

@@ -54,7 +54,7 @@ def test_the_list_of_claims_has_one_row_for_a_claim_over_bandwidth_and_the_figur
     tested = section((results / "figures/cpu/figure4b.md").read_text(), "Relations")
     assert len(re.findall(r"^\| Pufferfish is faster per epoch than PowerSGD, at ", tested, re.MULTILINE)) == 5
     assert len(re.findall(r"^\| Pufferfish is faster per epoch than PowerSGD \|", tested, re.MULTILINE)) == 1
-    assert (results / "figures/cpu/figure4b-relations.csv").read_text().count("than PowerSGD, at") == 5
+    assert (results / "figures/cpu/figure4b-relations.csv").read_text().count("faster per epoch than PowerSGD, at") == 5
 
 
 def test_crossing_points_have_their_bandwidth_their_methods_and_where_they_come_from(results: Path):
