@@ -200,7 +200,9 @@ def test_the_interval_is_that_of_a_regression_with_an_intercept_for_each_seed(se
     ],
 )  # fmt: skip
 def test_the_interval_of_the_slope_decides(interval: tuple, expected: str):
-    assert budget.verdict(interval, 0.25) == expected
+    low, high = interval
+    assert budget.verdict(interval, 0.25, gap=2.0) == expected
+    assert budget.verdict((-high, -low), 0.25, gap=-2.0) == expected  # Pufferfish is ahead
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Gates: runs that could not show a claim about quality leave it untested."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pufferfish_bench.paper import gates, outcome, tables, verdicts
 from pufferfish_bench.paper.gates import Gates
 from pufferfish_bench.paper.numbers import paper_numbers
 from pufferfish_bench.records.record import Record
-from tests.support.records import write_record
+from tests.support.records import ablation, write_record
 
 LIMITS = {"train_accuracy": 97.0, "levelled": 0.02, "energy": 0.5, "compression_factor": 1.5}
 OWN = {"vanilla": "full", "low_rank": "small", "model": "resnet18", **LIMITS}
@@ -86,6 +87,21 @@ def test_compression_is_within_the_factor_on_both_sides(smaller: float, holds: b
 
 def test_without_one_of_the_cells_there_is_nothing_to_measure():
     assert GATES.findings({"full": [record()], "small": []}) == []
+
+
+def test_a_claim_whose_gates_cannot_be_measured_is_not_tested(tmp_path: Path):
+    """Table 8 without its vanilla net, which is no end of its claims."""
+    shutil.rmtree(ablation(tmp_path) / "records/cpu/table8/vanilla")
+    found = outcome.read(tables.read("table8", "cpu"), tmp_path / "records", paper_numbers())
+    assert {claim.judgement.verdict for claim in found.claims} == {"not tested (a run that the gates need is missing)"}
+
+
+def test_without_an_svd_there_is_no_gate_on_its_energy_and_the_net_may_be_low_rank_throughout():
+    own = OWN | {"energy": None, "net": "low_rank"}
+    found = Gates.parse("resnet18", own, paper_numbers()["models"])
+    assert found.compression == pytest.approx(11_173_834 / 3_282_890)
+    records = {"full": [record(parameters=3400, accuracy=99.0)], "small": [record(parameters=1000)]}
+    assert [finding.failure for finding in found.findings(records)] == ["", ""]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def note(what):
     with Path("log").open("a") as log:
         log.write(f"{name} {what}\\n")
 
-with machine_lock.held(alone=alone):
+with machine_lock.held(exclusive=alone):
     note("in")
     exec(inside)
     print("in", flush=True)
@@ -140,7 +140,7 @@ def test_kill_releases_the_lock_even_if_a_child_process_survives(holder, inside:
 
 def test_an_error_releases_the_lock():
     def fail() -> None:
-        with machine_lock.held(alone=True):
+        with machine_lock.held(exclusive=True):
             assert not is_free()
             raise ZeroDivisionError
 
@@ -163,7 +163,7 @@ COMMANDS = {  # with the start of the line before the sentence
 def test_a_signal_stops_a_command_that_waits(tmp_path: Path, command: str, number: int):
     (module, *words), before = COMMANDS[command]
     lines = [""]
-    with machine_lock.held(alone=True):
+    with machine_lock.held(exclusive=True):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started = subprocess.Popen([sys.executable, "-m", f"pufferfish_bench.cli.{module}", *words], **pipes)
         while lines[-1] not in WAITING.values():

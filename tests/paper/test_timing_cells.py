@@ -86,7 +86,7 @@ def test_only_a_run_that_measures_time_keeps_all_others_out(
 def test_a_finished_run_is_copied_without_waiting():
     twin = job_of(TIME, "table1")
     assert job_of(TIME).run()
-    with machine_lock.held(alone=True):
+    with machine_lock.held(exclusive=True):
         assert twin.run()  # would wait for ever
     assert twin.done
 

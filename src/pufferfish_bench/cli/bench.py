@@ -76,7 +76,7 @@ def main(words: Sequence[str] | None = None) -> None:
     failed = []
     if name != "table":
         try:
-            with machine_lock.held(alone=True):
+            with machine_lock.held(exclusive=True):
                 failed = measure(name, out, given)
         except Stop as stop:
             complain("stopped; nothing was measured")

@@ -18,6 +18,7 @@ from pufferfish_bench.paper.verdicts import Judgement
 if TYPE_CHECKING:
     from pufferfish_bench.paper.outcome import Claim
 
+MIXED = "different at different rates"
 BANDWIDTH = "bandwidth"  # relations with `over: bandwidth` in conf/table
 DECIDED = {verdicts.HOLDS: verdicts.HOLDS, verdicts.BETTER: verdicts.HOLDS, verdicts.OPPOSITE: verdicts.OPPOSITE}
 FIRST = (verdicts.HOLDS, verdicts.OPPOSITE, verdicts.ALIKE)  # the order in a verdict; reasons for no test come after them
@@ -74,6 +75,11 @@ class OverBandwidth:
         fewest = (min(of for of, _ in seeds), min(than for _, than in seeds))
         untested = all(judgement.verdict == verdicts.NOT_RUN for judgement in self.judgements.values())
         return Judgement(verdicts.NOT_RUN if untested else self.verdict, seeds=fewest)
+
+
+def kind(verdict: str) -> str:
+    """A verdict without its reason or rates, to count verdicts by; one that differs between rates is a kind of its own."""
+    return MIXED if "); " in verdict else verdict.partition(" (")[0]
 
 
 def with_rates(verdict: str, rates: str) -> str:

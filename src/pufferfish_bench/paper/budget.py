@@ -122,11 +122,14 @@ def trend(points: Mapping[float, Gaps], flat: float) -> Trend:
     found = slope(list(of_seeds.values()))
     if found is None:
         return Trend(NOT_ENOUGH, budgets, len(of_seeds))
-    return Trend(verdict(found.interval(), flat), budgets, len(of_seeds), found.mean, found.interval())
+    largest = max(place for own in of_seeds.values() for place in own)
+    gap = fmean(own[largest] for own in of_seeds.values() if largest in own)
+    return Trend(verdict(found.interval(), flat, gap), budgets, len(of_seeds), found.mean, found.interval())
 
 
-def verdict(interval: tuple[float, float], flat: float) -> str:
-    low, high = interval
+def verdict(interval: tuple[float, float], flat: float, gap: float) -> str:
+    """From the 95 % interval of the slope, and the gap at the largest budget: a gap below zero closes by rising."""
+    low, high = interval if gap >= 0 else (-interval[1], -interval[0])
     if -flat < low and high < flat:
         return FLAT
     if high < 0:

@@ -115,7 +115,7 @@ class TrainRun(Cell):
 
     def train(self, job: Job) -> int:
         """Train in a child process; the exit code. The load is recorded for all runs: a table with times may share them."""
-        with machine_lock.held(alone=self.measures_time), machine_load.recorded(job.directory):
+        with machine_lock.held(exclusive=self.measures_time), machine_load.recorded(job.directory):
             return attend(self.command(job), env=self.environment())
 
     def verdict(
@@ -187,7 +187,7 @@ class Untrained(Cell):
     def run(self, job: Job) -> bool:
         from pufferfish_bench.records.environment import code_version  # imports torch
 
-        with machine_lock.held(alone=self.measures_time):
+        with machine_lock.held(exclusive=self.measures_time):
             results = self.results()
         job.record.mkdir(parents=True, exist_ok=True)
         record = {"format": FORMAT, "settings": job.settings, **code_version(), **results, "finished": now()}

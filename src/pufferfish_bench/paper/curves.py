@@ -14,7 +14,7 @@ from statistics import fmean
 from pufferfish_bench.paper.bandwidth import by_rate
 from pufferfish_bench.paper.outcome import Outcome
 from pufferfish_bench.paper.statistics import Differences
-from pufferfish_bench.paper.verdicts import Sample
+from pufferfish_bench.paper.verdicts import Sample, spread_free
 from pufferfish_bench.records.measured import PARTS
 
 EPOCH, RATIO = "seconds_per_epoch", "communication_ratio"
@@ -151,7 +151,7 @@ def speedup(curve: Curve, base: Curve, bits: float) -> tuple[float, tuple[float,
 
 
 def of_logarithms(values: Sequence[float]) -> tuple[float, float] | None:
-    if len(set(values)) < 2:
+    if len(values) < 2 or spread_free(values):
         return None
     low, high = Differences.paired(values).interval()
     return math.exp(low), math.exp(high)

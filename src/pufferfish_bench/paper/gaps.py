@@ -18,7 +18,7 @@ OTHER_BUDGETS = "not comparable (different budgets)"
 
 Records = Mapping[str, Sequence[Record]]  # by cell
 Samples = Mapping[tuple[str, str], Sample | None]  # by cell and quantity
-Comparison = Callable[[Sequence[Record], Quantity], str | None]  # why runs cannot be compared; None: they can
+WhyIncomparable = Callable[[Sequence[Record], Quantity], str | None]  # why runs cannot be compared; None: they can
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class PaperPoint:
 
 
 @dataclass(frozen=True)
-class Curve:
+class GapCurve:
     """The gap of one net over the budget."""
 
     net: str
@@ -72,15 +72,15 @@ class Curve:
         return self.trend.sentence(self.net)
 
 
-def curves(
-    table: PaperTable, records: Records, samples: Samples, numbers: Mapping[str, Any], incomparable: Comparison
-) -> tuple[Curve, ...]:
+def gap_curves(
+    table: PaperTable, records: Records, samples: Samples, numbers: Mapping[str, Any], incomparable: WhyIncomparable
+) -> tuple[GapCurve, ...]:
     """A curve for each pair of nets; none if nothing was run, or if the table is not about gaps."""
     if table.gaps is None or not any(records.values()):
         return ()
     papers_table = tables.read(table.name, "paper")
     return tuple(
-        Curve(
+        GapCurve(
             net=pair.net,
             points=(points := points_of(pair, table, records, samples)),
             paper=papers_point(pair, papers_table, table.gaps, numbers),
@@ -125,7 +125,7 @@ def papers_point(pair: Pair, table: PaperTable, settings: GapSettings, numbers: 
     return PaperPoint(epochs, round(epochs * images.mean), vanilla, pufferfish)
 
 
-def trend_of(pair: Pair, points: Sequence[Point], table: PaperTable, records: Records, incomparable: Comparison) -> Trend:
+def trend_of(pair: Pair, points: Sequence[Point], table: PaperTable, records: Records, incomparable: WhyIncomparable) -> Trend:
     """The trend over the images that were seen, so that budgets which round to the same epochs count once."""
     settings = table.gaps
     runs = [

@@ -14,6 +14,8 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.records.record import Record
 
 Records = Mapping[str, Sequence[Record]]  # by cell
+NOT_MEASURED = "a run that the gates need is missing"
+KNOWN = {"vanilla", "low_rank", "model", "train_accuracy", "levelled", "energy", "compression_factor"}
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,16 @@ class Gates:
 
     @classmethod
     def parse(cls, name: str, own: Mapping[str, Any], models: Mapping[str, Any]) -> "Gates":
-        """`models` holds the paper's parameter counts, by model and net."""
-        known = {"vanilla", "low_rank", "model", "train_accuracy", "levelled", "energy", "compression_factor"}
-        if set(own) != known:
-            differing = ", ".join(sorted(set(own) ^ known))
-            raise InputError(f"gates: {name}: needs exactly {', '.join(sorted(known))}; missing or unknown: {differing}")
-        if own["model"] not in models:
+        """`models` holds the paper's parameter counts, by model and net; `net` is hybrid if it is not given."""
+        if differing := (set(own) - {"net"}) ^ KNOWN:
+            listed = ", ".join(sorted(differing))
+            raise InputError(f"gates: {name}: needs exactly {', '.join(sorted(KNOWN))}; missing or unknown: {listed}")
+        nets = ("vanilla", own.get("net", "hybrid"))
+        if not set(nets) <= set(models.get(own["model"], ())):
             raise InputError(f"gates: {name}: model: {own['model']} has no parameter counts in the paper's numbers")
-        counts = {net: models[own["model"]][net]["params"] for net in ("vanilla", "hybrid")}
-        settings = {key: value for key, value in own.items() if key != "model"}
-        return cls(name=name, compression=counts["vanilla"] / counts["hybrid"], **settings)
+        full, low = (models[own["model"]][net]["params"] for net in nets)
+        settings = {key: value for key, value in own.items() if key not in ("model", "net")}
+        return cls(name=name, compression=full / low, **settings)
 
     def findings(self, records: Records) -> list[Finding]:
         """All gates, measured on the records of the two cells; empty if one of them was not run."""
@@ -112,5 +114,5 @@ def layer_energies(record: Record) -> list[tuple[float, float | None]]:
 
 
 def failures(findings: Sequence[Finding]) -> str:
-    """Why a claim is not tested, in a few words; empty if all gates hold."""
-    return ", ".join(finding.failure for finding in findings if finding.failure)
+    """Why a claim is not tested, in a few words; empty if all gates were measured and hold."""
+    return ", ".join(finding.failure for finding in findings if finding.failure) if findings else NOT_MEASURED

@@ -1,7 +1,7 @@
 """One lock per machine, so that nothing of ours runs beside a run that measures time.
 
-A run that measures time holds the lock alone; all other runs hold it together. The files are in the directory for temporary
-files, which all users share, or in $PUFFERFISH_LOCKS. The system releases the lock when its process ends, however it ends.
+A run that measures time holds the lock exclusively; all other runs share it. The files are in the directory for temporary files,
+which all users share, or in $PUFFERFISH_LOCKS. The system releases the lock when its process ends, however it ends.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pufferfish_bench.base.console import say
+from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.paper.supervision import Stop
 from pufferfish_bench.training.signals import Interrupts
 
@@ -35,20 +36,20 @@ os.register_at_fork(after_in_child=close_in_child)  # programs that are started 
 
 
 @contextlib.contextmanager
-def held(*, alone: bool) -> Iterator[None]:
-    """Hold the lock of this machine, alone or together with others. If that means waiting, say so; a signal then raises Stop.
+def held(*, exclusive: bool) -> Iterator[None]:
+    """Hold the lock of this machine, exclusively or shared. If that means waiting, say so; a signal then raises Stop.
 
-    The queue is held only until the lock is. Who waits to be alone stays in it and lets nobody else in: otherwise others that
-    run one job after another would never all be away at the same moment.
+    The queue is a second lock, held only until the first one is. A process that waits for exclusive access blocks the queue, so
+    that no new process can share the lock: otherwise processes that run one job after another could delay it for ever.
     """
-    mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
     waiting = False
     with opened(LOCK) as lock:
         with Interrupts(children=[]) as interrupts, opened(QUEUE) as queue:
             for file in (queue, lock):
                 while not interrupts.requested() and not locked(file, mode):
                     if not waiting:
-                        say(WAITING[alone])
+                        say(WAITING[exclusive])
                     waiting = True
                     time.sleep(POLL_SECONDS)
         if interrupts.received is not None:
@@ -70,9 +71,15 @@ def opened(name: str) -> Iterator[int]:
     """Open a file to be locked. Reading is enough for that, so a file of another user will do."""
     path = Path(os.environ.get("PUFFERFISH_LOCKS") or tempfile.gettempdir()) / name
     try:
-        file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # only now: a file of another user in a shared directory may not be opened with O_CREAT
-        file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # only now: a file of another user in a shared directory may not be opened with O_CREAT
+            file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+            os.fchmod(file, 0o644)  # whatever the umask is: others must be able to open it
+    except OSError as error:
+        raise InputError(
+            f"cannot open the lock {path}: {error.strerror}; PUFFERFISH_LOCKS=DIR chooses another directory"
+        ) from None
     open_files.add(file)
     try:
         yield file

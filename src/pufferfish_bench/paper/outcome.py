@@ -10,7 +10,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
 from pufferfish_bench.paper import statistics, verdicts
 from pufferfish_bench.paper.cells import Cell
-from pufferfish_bench.paper.gaps import Curve, curves
+from pufferfish_bench.paper.gaps import GapCurve, gap_curves
 from pufferfish_bench.paper.gates import Finding, failures
 from pufferfish_bench.paper.numbers import PaperNumber, paper_number
 from pufferfish_bench.paper.quantities import Quantity, quantity
@@ -74,7 +74,7 @@ class Outcome:
     figures: tuple[Figure, ...]
     claims: tuple[Claim, ...]
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)  # by name of the table's gates
-    gaps: Sequence[Curve] = ()  # over the training budget
+    gaps: Sequence[GapCurve] = ()  # over the training budget
     comparisons: tuple[Comparison, ...] = ()  # line by line, for a table that describes and does not measure
 
     @property
@@ -151,10 +151,10 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
             judgement = judgement.without_verdict(why)
         elif beside_others(runs, asked):
             judgement = judgement.without_verdict(verdicts.BESIDE_OTHERS, keep_interval=True)
-        elif why := failures(findings.get(relation.gates, ())):
+        elif relation.gates and (why := failures(findings[relation.gates])):
             judgement = judgement.without_verdict(verdicts.not_tested(why), keep_interval=True)
         claims.append(Claim(relation, asked, paper, judgement))
-    gaps = curves(table, found, samples, numbers, incomparable)
+    gaps = gap_curves(table, found, samples, numbers, incomparable)
     comparisons = tuple(line for cell in table.cells for line in cell.comparisons(found[cell.name]))
     return Outcome(table, found, tuple(figures), tuple(claims), findings, gaps, comparisons)
 

@@ -23,7 +23,9 @@ def probe(job: Job) -> float | str:
         answer = Path(folder) / "probe.json"
         words = [*job.cell.command(job), f"probe_steps={STEPS}", f"probe_file={answer}"]
         try:
-            with machine_lock.held(alone=False):  # an estimate may have company, but must not disturb others that measure time
+            with machine_lock.held(
+                exclusive=False
+            ):  # an estimate may have company, but must not disturb others that measure time
                 attend(words, PATIENCE, env=job.cell.environment(), stdout=subprocess.DEVNULL, stderr=errors)
         except subprocess.TimeoutExpired:
             return f"{STEPS} steps take more than {PATIENCE} s"

@@ -105,7 +105,7 @@ QUANTITIES = {
     "gradient_seconds": seconds("seconds per epoch, forward and backward", of_epoch("forward", "backward")),
     "bytes_per_step": Quantity("bytes sent per step and worker", False, of_summary("bytes_per_step"), decimals(0)),
     "svd_share": seconds("factorisation, % of a full-rank epoch", svd_share, digits=2),
-    "communication_ratio": Quantity("communication / computation", False, communication_ratio, decimals(2)),
+    "communication_ratio": seconds("communication / computation", communication_ratio, digits=2),
 }
 
 

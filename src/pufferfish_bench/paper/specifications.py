@@ -17,7 +17,7 @@ from pufferfish_bench.paper import verdicts
 from pufferfish_bench.paper.numbers import same_digits
 
 ABSENT = "none"  # the value of a name that ours does not have
-KNOWN = {"line", "paper", "ours", "instead", "misprint", "untested"}
+KNOWN = {"line", "paper", "ours", "instead", "misprint", "untested", "about"}
 Value = Sequence[int] | float | str
 
 
@@ -31,6 +31,7 @@ class Line:
     instead: Value | None = None  # what should be printed; None: the line is right
     misprint: str = ""  # how we know that it is not
     untested: str = ""  # why there is nothing of ours to compare it with
+    about: bool = False  # a rounded number: ours must equal it in the digits that are printed
 
     @classmethod
     def parse(cls, own: Mapping[str, Any]) -> "Line":
@@ -42,7 +43,8 @@ class Line:
         if bool(patterns) == ("untested" in own):
             raise InputError(f"{name}: give either `ours`, names of our values, or `untested`, why there are none")
         patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-        return cls(name, own["paper"], patterns, own.get("instead"), own.get("misprint", ""), own.get("untested", ""))
+        return cls(name, own["paper"], patterns, own.get("instead"), own.get("misprint", ""), own.get("untested", ""),
+                   own.get("about", False))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,16 @@ def compare(cell: str, line: Line, inspected: Mapping[str, Value] | None) -> Com
 
 def verdict(line: Line, values: Sequence[Value]) -> str:
     """A misprint is one only if ours is what it should be; any other difference is a difference."""
-    if all(equal(value, line.paper) for value in values):
+    if all(equal(value, line.paper, about=line.about) for value in values):
         return verdicts.EQUAL
-    if line.instead is not None and all(equal(value, line.instead) for value in values):
+    if line.instead is not None and all(equal(value, line.instead, about=line.about) for value in values):
         return f"misprint: {line.misprint}"
     return verdicts.DIFFERENT
 
 
-def equal(ours: Value, printed: Value) -> bool:
-    """Shapes and words are the same; numbers are the same in all digits that are printed."""
-    if is_number(ours) and is_number(printed):
+def equal(ours: Value, printed: Value, *, about: bool = False) -> bool:
+    """Whether shapes, words and numbers are the same; `about`: a number in the digits that are printed."""
+    if about and is_number(ours) and is_number(printed):
         return same_digits(float(ours), float(printed))
     return list(ours) == list(printed) if is_list(ours) and is_list(printed) else ours == printed
 

@@ -49,8 +49,8 @@ def draw(found: Outcome, trained: Sequence[str]) -> Figure:
 def draw_times(axes: Axes, curve: Curve, rates: Sequence[float], look: dict[str, str]) -> None:
     """The measured points with their intervals, and the curve through them."""
     means = curve.means
-    intervals = [curves.interval(curve.samples[bits]) or (means[bits], means[bits]) for bits in curve.measured]
-    points(axes, curve.measured, [means[bits] for bits in curve.measured], intervals, curve.label, look)
+    values = [(means[bits], curves.interval(curve.samples[bits])) for bits in curve.measured]
+    points(axes, curve.measured, values, curve.label, look)
     line(axes, curve.measured, rates, lambda bits: curves.at(means, bits), math.inf in means, look)
 
 
@@ -58,16 +58,21 @@ def draw_speedups(axes: Axes, curve: Curve, base: Curve, rates: Sequence[float],
     """The same for the ratio of two curves."""
     both = [bits for bits in curve.measured if bits in base.samples]
     values = [curves.speedup(curve, base, bits) for bits in both]
-    points(axes, both, [value for value, _ in values], [found or (value, value) for value, found in values], curve.label, look)
+    points(axes, both, values, curve.label, look)
     ends = math.inf in curve.samples and math.inf in base.samples
     line(axes, both, rates, lambda bits: curves.at(base.means, bits) / curves.at(curve.means, bits), ends, look)
 
 
-def points(axes: Axes, rates: Sequence[float], values: Sequence[float], intervals: Sequence[tuple[float, float]], label: str,
-           look: dict[str, str]) -> None:  # fmt: skip
-    errors = [[value - low for value, (low, _) in zip(values, intervals, strict=True)],
-              [high - value for value, (_, high) in zip(values, intervals, strict=True)]]  # fmt: skip
-    axes.errorbar(rates, values, yerr=errors, capsize=4, linestyle="none", label=label, **look)
+def points(
+    axes: Axes,
+    rates: Sequence[float],
+    values: Sequence[tuple[float, tuple[float, float] | None]],
+    label: str,
+    look: dict[str, str],
+) -> None:
+    """Values with their intervals."""
+    means = [value for value, _ in values]
+    axes.errorbar(rates, means, yerr=charts.distances(values), capsize=4, linestyle="none", label=label, **look)
 
 
 def line(axes: Axes, measured: Sequence[float], rates: Sequence[float], value, ends: bool, look: dict[str, str]) -> None:
@@ -111,7 +116,7 @@ def compare_with_paper(found: Outcome, time: Axes, gain: Axes, base: Curve, rate
     if like and rates[0] <= like[0] <= BEYOND * rates[-1]:
         for axes in (time, gain):
             axes.axvline(like[0], color=charts.GREY, linestyle=":", linewidth=1.5, zorder=0)
-        words = f"{like[2]:.2f} at {show_bits(like[0])}:\nthe paper's network"
+        words = f"{like[2]:.2f} at {show_bits(like[0])}:\nas in the paper"
         beside = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
         gain.annotate(words, (like[0], 0.99), (4, 0), fontsize=8, color="#555555", **beside)
 

@@ -47,7 +47,7 @@ def note(found: Outcome, drawn: list[curves.Curve]) -> str:
         words.append(f"No crossing in this range: {', '.join(without)}.")
     if like := like_the_paper(found):
         bits, line, ratio = like
-        words.append(f"{line} communicates for {ratio:.2f} of its time of computation, as in the paper, at {show_bits(bits)}.")
+        words.append(f"{line} has the paper's communication / computation ({ratio:.2f}) at {show_bits(bits)}.")
     return " ".join(words)
 
 

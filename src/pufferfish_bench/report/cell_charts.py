@@ -67,7 +67,7 @@ def draw_differences(axes: Axes, claims: Sequence[Claim], letters: int) -> None:
         bars = charts.distances([(ours, claim.judgement.interval)])
         axes.errorbar([ours], [position], xerr=bars, capsize=4, marker="o", linestyle="none", color=charts.BLACK)
     axes.axvline(1.0 if is_time else 0.0, color=charts.GREY, linestyle="--")
-    names = [textwrap.fill(claim.relation.claim, letters) for claim in claims]
+    names = [textwrap.fill(claim.relation.label, letters) for claim in claims]
     axes.set_yticks(range(len(claims)), names, fontsize=8)
     axes.set_ylim(len(claims) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")

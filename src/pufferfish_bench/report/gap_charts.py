@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from pufferfish_bench.paper.gaps import Curve
+from pufferfish_bench.paper.gaps import GapCurve
 from pufferfish_bench.paper.outcome import Outcome
 from pufferfish_bench.paper.quantities import quantity
 from pufferfish_bench.report import charts
@@ -37,7 +37,7 @@ def draw(found: Outcome, trained: Sequence[str]) -> Figure:
     return figure
 
 
-def name_budgets(axes: Axes, curves: Sequence[Curve]) -> None:
+def name_budgets(axes: Axes, curves: Sequence[GapCurve]) -> None:
     """A second axis, at the top, with the multiples of the recipe's epochs, and the paper's budget."""
     names: dict[int, list[str]] = {}
     for curve in curves:
@@ -51,7 +51,7 @@ def name_budgets(axes: Axes, curves: Sequence[Curve]) -> None:
     above.spines["top"].set_visible(False)
 
 
-def draw_curve(axes: Axes, curve: Curve, position: int, shift: float) -> None:
+def draw_curve(axes: Axes, curve: GapCurve, position: int, shift: float) -> None:
     """Our points with the 95 % interval of the paired difference, joined by a line; the paper's with its standard deviation."""
     look = charts.look(position)
     there = {point.images * shift: point.gap for point in curve.points if point.images and point.gap}

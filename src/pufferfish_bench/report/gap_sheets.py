@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from pufferfish_bench.paper.gaps import Curve, PaperPoint, Point
+from pufferfish_bench.paper.gaps import GapCurve, PaperPoint, Point
 from pufferfish_bench.paper.outcome import Outcome
 from pufferfish_bench.paper.quantities import Quantity, quantity
 from pufferfish_bench.paper.verdicts import Sample
@@ -31,7 +31,7 @@ def sheet(found: Outcome) -> Sheet:
     return Sheet("Gap against budget", COLUMNS, rows, note, reading(found.table.gaps.flat), ("images seen", "seeds", "epochs"))
 
 
-def rows_of(curve: Curve, asked: Quantity) -> list[list[Cell | str]]:
+def rows_of(curve: GapCurve, asked: Quantity) -> list[list[Cell | str]]:
     return [*(our_row(curve.net, point, asked) for point in curve.points), papers_row(curve.net, curve.paper, asked)]
 
 
@@ -76,7 +76,7 @@ def rows(found: Outcome) -> list[dict[str, Any]]:
     return [*ours, *(paper_values(found, curve) for curve in found.gaps)]
 
 
-def our_values(found: Outcome, curve: Curve, point: Point) -> dict[str, Any]:
+def our_values(found: Outcome, curve: GapCurve, point: Point) -> dict[str, Any]:
     gap = point.gap
     low, high = (gap.interval if gap else None) or (None, None)
     return {
@@ -88,7 +88,7 @@ def our_values(found: Outcome, curve: Curve, point: Point) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def paper_values(found: Outcome, curve: Curve) -> dict[str, Any]:
+def paper_values(found: Outcome, curve: GapCurve) -> dict[str, Any]:
     point, gap = curve.paper, curve.paper.gap
     return {
         "table": found.table.name, "profile": PAPER, "net": curve.net, "budget": PAPER,

@@ -148,7 +148,7 @@ def claims(outcomes: Sequence[Outcome]) -> Sheet:
     """All claims of these tables on one sheet, also those whose runs are missing, and how many have each verdict."""
     whole = [(found, claim, tests) for found in outcomes for claim, tests in bandwidth.collected(found.claims)]
     rows_of_claims = [[number(found.table.name), *whole_cells(claim, tests)] for found, claim, tests in whole]
-    verdict = Counter(claim.judgement.verdict.partition(" (")[0] for _, claim, _ in whole)
+    verdict = Counter(bandwidth.kind(claim.judgement.verdict) for _, claim, _ in whole)
     counts = ", ".join(f"{count} {words}" for words, count in verdict.most_common())
     sources = [
         f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in outcomes if found.claims and found.provenance
