@@ -156,8 +156,9 @@ def upper(level: float) -> float:
 
 
 def test_planted_slopes_are_found():
-    assert rates(-0.5, 1)[CLOSING] > 0.99
-    assert rates(0.5, 2)[WIDENING] > 0.99
+    assert rates(-0.5, 1, level=15.0)[CLOSING] > 0.99
+    assert rates(0.5, 2, level=15.0)[WIDENING] > 0.99
+    assert rates(0.5, 6, level=-15.0)[CLOSING] > 0.99  # Pufferfish is ahead
     level = rates(0.0, 3)
     assert level[FLAT] > 0.95
     assert level[CLOSING] <= upper(0.025)
@@ -239,7 +240,7 @@ def write(results: Path, cell: str, accuracies: dict[int, float], *, epochs: int
         write_record(folder, values=[accuracy] * epochs, settings=settings)
 
 
-def read(results: Path) -> dict[str, gaps.Curve]:
+def read(results: Path) -> dict[str, gaps.GapCurve]:
     found = outcome.read(tables.read(TABLE, "cpu"), results / "records", paper_numbers())
     return {curve.net: curve for curve in found.gaps}
 

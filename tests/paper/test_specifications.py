@@ -51,9 +51,11 @@ def test_a_misprint_is_one_only_if_ours_is_what_should_be_printed():
     assert verdict(absent, bn=[32]) == verdicts.DIFFERENT
 
 
-def test_numbers_are_compared_in_the_digits_that_are_printed():
-    about = Line.parse({"line": "share", "paper": 60, "ours": "x"})
+def test_numbers_are_equal_or_if_they_are_rounded_equal_in_the_digits_that_are_printed():
+    about = Line.parse({"line": "share", "paper": 60, "ours": "x", "about": True})
     assert [verdict(about, x=value) for value in (58.55, 54.9)] == [verdicts.EQUAL, verdicts.DIFFERENT]
+    count = Line.parse({"line": "outputs", "paper": 1000, "ours": "x"})
+    assert [verdict(count, x=value) for value in (1000, 1000.0, 1001)] == [verdicts.EQUAL, verdicts.EQUAL, verdicts.DIFFERENT]
     exact = Line.parse({"line": "eps", "paper": 1e-6, "ours": "x"})
     assert [verdict(exact, x=value) for value in (1e-6, 1e-5, [1e-6])] == [verdicts.EQUAL, *[verdicts.DIFFERENT] * 2]
     assert [show(value) for value in ([512, 128, 3, 3], [0.9, 0.98], 9521, 1e-06, "sgd")] == [

@@ -48,7 +48,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_every_link_has_a_target(tmp_p
     parsed = Parsed(text)
     assert parsed.open == ["html"]
     links = [link for link in parsed.references if not link.startswith("data:")]
-    assert sum(link.startswith("records/") for link in links) == 3 * 3  # three cells, each with three seeds
+    assert sum(link.startswith("records/") for link in links) == 4 * 3  # four cells, each with three seeds
     for link in links:
         assert f'id="{link[1:]}"' in text if link.startswith("#") else (tmp_path / link).is_file()
     assert not re.search(r"https?://|@import|url\(", re.sub(r"data:[^']*", "", text))

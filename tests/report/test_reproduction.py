@@ -67,10 +67,8 @@ def test_p_values_are_corrected_for_the_claims_of_all_tables(tmp_path: Path):
     (smaller, larger) = sorted(p_values("table8"))
     assert smaller[1] == pytest.approx(2 * smaller[0])  # two claims with a test
     assert larger[1] == pytest.approx(max(larger[0], smaller[1]))
-    for cell, accuracies in (("hybrid", (50, 60, 70)), ("low_rank", (51, 59, 72))):
-        for name in {"hybrid": ("hybrid_without_warmup",), "low_rank": ("low_rank",)}[cell]:
-            for seed, accuracy in enumerate(accuracies, start=1):
-                write_record(tmp_path / f"records/cpu/table22/{name}/seed{seed}", values=(accuracy,))
+    hybrid = {"hybrid_without_warmup": (50, 60, 70), "hybrid_with_warmup": (60, 70, 80)}  # a difference without spread: no test
+    ablation(tmp_path, table="table22", accuracies_of={"vanilla": (80, 81, 82), "low_rank": (51, 59, 72), **hybrid})
     report(tmp_path)
     (added,) = p_values("table22")
     assert added[0] > larger[0]
@@ -78,9 +76,9 @@ def test_p_values_are_corrected_for_the_claims_of_all_tables(tmp_path: Path):
 
 
 def test_one_seed_under_the_papers_profile_is_tested_by_the_papers_spread(tmp_path: Path):
-    for cell, accuracy in (("low_rank", 92.0), ("hybrid_without_warmup", 93.9), ("hybrid_with_warmup", 94.0)):
-        for profile in ("paper", "cpu"):
-            write_record(tmp_path / f"records/{profile}/table8/{cell}/seed1", values=(accuracy,))
+    accuracies = {"vanilla": [95.0], "low_rank": [92.0], "hybrid_without_warmup": [93.9], "hybrid_with_warmup": [94.0]}
+    for profile in ("paper", "cpu"):
+        ablation(tmp_path, profile, accuracies_of=accuracies)
     of_hybrid, of_warmup, _ = read(tmp_path, "table8", "paper").claims
     assert of_hybrid.judgement.verdict == verdicts.HOLDS  # 1.9 points; the paper's spread is hypot(0.19, 0.45) = 0.49
     assert of_warmup.judgement.verdict == verdicts.ALIKE
