@@ -1,4 +1,4 @@
-"""The claims of the paper as relations between two cells, from conf/table/*.yaml. Each kind of claim knows how it is judged."""
+"""The claims of the paper as relations between two cells, from conf/table/*.yaml. Each kind of claim knows how it is decided."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a claim is judged by: our values of its two ends, and what the paper says about them."""
+    """What a claim is decided by: our values of its two ends, and what the paper says about them."""
 
     quantity: Quantity
     of: Sample | None
