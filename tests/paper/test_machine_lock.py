@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.paper import machine_lock, tables
 from pufferfish_bench.paper.machine_lock import LOCK, WAITING
 
@@ -186,3 +187,22 @@ def test_a_cell_measures_time_if_one_of_its_numbers_is_a_time():
     assert not any(cell.measures_time for name in ("table1", "table4", "table8") for cell in tables.read(name, "cpu").cells)
     kinds = {cell.name: cell.measures_time for cell in tables.read("figure5", "cpu").cells}
     assert {name for name, measures in kinds.items() if measures} == {"vanilla", "pufferfish", "lth"}  # others are counted
+
+
+def test_the_lock_can_be_opened_by_all_users_whatever_the_umask_of_the_first_one(tmp_path: Path):
+    before = os.umask(0o077)
+    try:
+        with machine_lock.held(exclusive=True):
+            pass
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
+
+
+def test_a_folder_of_locks_that_is_not_there_is_an_error_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PUFFERFISH_LOCKS", str(tmp_path / "missing"))
+    with (
+        pytest.raises(InputError, match=r"cannot open the lock .*missing.*; PUFFERFISH_LOCKS=DIR"),
+        machine_lock.held(exclusive=False),
+    ):
+        pass
