@@ -203,3 +203,12 @@ def test_images_are_counted_in_thousands_and_millions(count: float, words: str):
 def test_a_name_without_a_number_is_printed_as_it_is():
     assert reproduction.number("figure_budget") == "Figure budget"
     assert output.signed("{:.1f}".format, -1.0) == "-1.0"
+
+
+def test_a_picture_marks_the_questions_that_are_ours(tmp_path: Path):
+    cells = ("vgg19_pufferfish_fp32", "vgg19_narrow_fp32")
+    for cell, values in zip(cells, VALUES.values(), strict=True):
+        write_cell(tmp_path, f"cpu/table4/{cell}", values)
+    figure = cell_charts.draw(read(tmp_path, "table4"), cells)
+    labels = [" ".join(label.get_text().split()) for axes in figure.axes for label in axes.get_yticklabels()]
+    assert "Pufferfish VGG-19 is more accurate than a vanilla net of equal parameters (ours)" in labels

@@ -54,6 +54,10 @@ def test_a_smaller_vocabulary_leaves_out_the_words_that_are_rarest_in_both_langu
     corpus = read_corpus(small, vocabulary=5, cache=None)
     assert corpus.vocabulary == [*SPECIAL, "."]  # of both languages, so the most frequent
     assert decode(corpus.train.target[0], corpus.vocabulary) == "<unk> <unk> ."
+    for language, line in (("en", "Zebra zebra zebra dog."), ("de", "Ein Hund.")):  # frequent, but last by alphabet
+        (small / f"train.{language}").write_text(f"{line}\n" * 3)
+    assert read_corpus(small, vocabulary=6, cache=None).vocabulary == [*SPECIAL, "zebra", "."]
+    (small / "train.en").write_text("A dog.\n" * 3)
     with pytest.raises(InputError, match="use a number from 5 to 9"):
         read_corpus(small, vocabulary=4, cache=None)
 
