@@ -31,6 +31,7 @@ class Task:
 
     metric: str  # the main one among the metrics that `evaluate` returns
     higher_is_better: bool
+    results_of_best = False  # compute the final results also for the epoch of the last phase with the best metric
     note: str = ""  # printed when the run starts, for example that the data are synthetic
 
     def prepare(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
@@ -263,6 +264,7 @@ class Run:
     parameters: int = 0
     trainable_parameters: int = 0
     macs: int = 0
+    best_weights: dict[str, Tensor] = field(default_factory=dict)  # of the best epoch so far, if the task asks for its results
     final_results: FinalResults = field(default_factory=FinalResults)
 
     @property

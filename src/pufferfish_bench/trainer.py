@@ -17,7 +17,7 @@ from pufferfish_bench.core import Method, Observer, Reducer, Run, Tally, Task
 from pufferfish_bench.distributed import surgery
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.lowrank import counting
-from pufferfish_bench.training import memory, snapshot
+from pufferfish_bench.training import best_model, memory, snapshot
 from pufferfish_bench.training.checkpoints import Checkpoints
 from pufferfish_bench.training.precision import FullPrecision
 from pufferfish_bench.training.resume import resumed
@@ -90,7 +90,7 @@ class Trainer:
                 self.train_phase(run)
             surgery.require_equal_weights(run, "at the end of training")
             with torch.no_grad(), self.precision.autocast():
-                run.final_results = run.task.final_results(run.model.eval())
+                run.final_results = best_model.final_results(run)
             self.notify("run_ended", run)
             world.barrier()
         finally:
@@ -160,6 +160,7 @@ class Trainer:
         row = self.epoch_row(run, steps)
         value = row[run.task.metric]
         run.history.append(-value if run.task.higher_is_better else value)
+        best_model.keep_if_best(run)
         run.epoch, run.step, run.tally = run.epoch + 1, 0, Tally()
         return row
 

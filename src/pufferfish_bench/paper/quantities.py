@@ -90,6 +90,8 @@ QUANTITIES = {
     "best_test_ppl": Quantity("test perplexity of the best epoch", False, at_best_epoch("test_ppl"), decimals(2)),
     "val_bleu": percent("val BLEU", "val_bleu"),
     "test_bleu": percent("test BLEU", "test_bleu"),
+    "best_val_bleu": percent("val BLEU of the best epoch", "best_val_bleu"),
+    "best_test_bleu": percent("test BLEU of the best epoch", "best_test_bleu"),
     "parameters": Quantity("parameters", False, counted("parameters"), decimals(0)),
     "parameters_and_buffers": Quantity("parameters and buffers", False, counted("parameters_and_buffers"), decimals(0)),
     "nonzero_parameters": Quantity("parameters left", False, counted("nonzero_parameters"), decimals(0)),

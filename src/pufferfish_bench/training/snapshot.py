@@ -30,6 +30,7 @@ def take(run: Run, method: Method, precision: FullPrecision) -> tuple[dict[str, 
         "learning_rate": run.learning_rate,
         "history": run.history,
         "operations": run.operations,
+        "best_weights": run.best_weights,
     } | {name: part.state_dict() for name, part in common_parts(run, method, precision).items()}
     local = {"random": random, "buffers": dict(run.model.named_buffers())} | {
         name: part.state_dict() for name, part in own_parts(run).items()
@@ -66,6 +67,7 @@ def restore(run: Run, method: Method, precision: FullPrecision, saved: dict[str,
     check(run, method, precision, saved)
     run.epoch, run.step = saved["epoch"], saved["step"]
     run.phase_start, run.learning_rate, run.history = saved["phase_start"], saved["learning_rate"], saved["history"]
+    run.best_weights = saved.get("best_weights", {})  # checkpoints of earlier versions have none
     try:
         for name, part in (common_parts(run, method, precision) | own_parts(run)).items():
             part.load_state_dict(saved[name])
@@ -98,6 +100,10 @@ def check(run: Run, method: Method, precision: FullPrecision, saved: dict[str, A
     ):
         raise Damaged("tally.messages is not a list of collectives and their bytes")
     check_optimizer(run.optimizer, fresh["optimizer"], saved.get("optimizer"))
+    in_last_phase = saved["phase"] == len(run.plan) - 1 and saved["epoch"] > saved["phase_start"]
+    best = saved.get("best_weights", {})
+    if best != {} or (run.task.results_of_best and in_last_phase):
+        alike(fresh["model"], best, "best_weights")
 
 
 def check_optimizer(optimizer: Optimizer, fresh: dict[str, Any], saved: Any) -> None:

@@ -33,6 +33,7 @@ class Translation(Task):
 
     metric = "val_ppl"
     higher_is_better = False
+    results_of_best = True  # BLEU of the best epoch, too
 
     def __init__(
         self,
