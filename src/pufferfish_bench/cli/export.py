@@ -172,7 +172,8 @@ def show_latencies(source: "Source") -> None:
 
     models = {"factored": source.factored, "merged": source.merged} if source.is_factored else {"dense": source.factored}
     threads = torch.get_num_threads()
-    say(f"latency:  medians in ms, measured in turns on the CPU ({cpu_name()}), {threads} thread{'s' * (threads > 1)}")
+    device = f"the CPU ({cpu_name()}), {threads} thread{'s' * (threads > 1)}"
+    say(f"latency:  medians over rounds, of times in ms and of their ratio; in turns, on {device}")
     for size in compare.BATCHES:
         found = compare.latency(models, source.inputs.batch(source.factored, size))
         times = ", ".join(f"{name} {1000 * seconds:.3g}" for name, seconds in found.seconds.items())

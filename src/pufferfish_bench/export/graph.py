@@ -51,8 +51,7 @@ def write_graph(path: Path, model: nn.Module, inputs: Inputs, metadata: Mapping[
             except Exception as error:  # torch documents no exceptions of its exporter
                 reason = error
         if program is None:
-            why = printable(" ".join(str(reason).split())[:150])
-            raise InputError(f"torch cannot export this model to ONNX ({why}); leave --onnx out") from reason
+            raise InputError(f"torch cannot export this model to ONNX ({first_line(reason)}); leave --onnx out") from reason
         program.model.metadata_props.update(metadata)
         program.save(str(path))
     return Graph(free_batch=sizes is not None, merged=merged)
@@ -68,6 +67,13 @@ def merge_others(model: nn.Module) -> tuple[nn.Module, list[str]]:
     return model, list(others)
 
 
+def first_line(error: BaseException) -> str:
+    """What the first of a chain of errors says."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return printable((str(error).strip().splitlines() or [type(error).__name__])[0][:150])
+
+
 def runtime(path: Path) -> Callable[..., list[Tensor]]:
     """A function that computes the outputs of an ONNX file."""
     import onnxruntime
@@ -77,7 +83,11 @@ def runtime(path: Path) -> Callable[..., list[Tensor]]:
 
     def run(*batch: Any) -> list[Tensor]:
         tensors = (tensor.numpy() for tensor in pytree.tree_leaves(batch))
-        return [torch.from_numpy(array) for array in session.run(None, dict(zip(names, tensors, strict=True)))]
+        try:
+            found = session.run(None, dict(zip(names, tensors, strict=True)))
+        except Exception as error:  # onnxruntime's exceptions have no common base class
+            raise InputError(f"onnxruntime cannot run the exported graph: {first_line(error)}") from error
+        return [torch.from_numpy(array) for array in found]
 
     return run
 
@@ -85,12 +95,11 @@ def runtime(path: Path) -> Callable[..., list[Tensor]]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Without the warnings and messages of torch's exporter about itself."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
+        logging.disable(before)

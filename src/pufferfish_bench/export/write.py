@@ -117,6 +117,6 @@ def write_onnx(path: Path, source: Source, *, merge: bool) -> tuple[Graph, float
 def check(path: Path, difference: float, height: float) -> None:
     if not difference <= TOLERATED * height:
         raise InputError(
-            f"{path} was not written: its outputs differ from those of the run's model by up to {difference:.2g}, and the largest "
+            f"{path} was not written: its outputs differ from those of the run's model by {difference:.2g}, and the largest "
             f"output is {height:.2g}"
         )
