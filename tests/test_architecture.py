@@ -21,6 +21,7 @@ ORDER = [
     {"paper"},
     {"report"},
     {"bench"},
+    {"export"},
     {"cli"},
     {"__main__"},
 ]

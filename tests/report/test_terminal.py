@@ -52,6 +52,7 @@ def records(folder: Path) -> dict[str, list[str]]:
         "pufferfish-run": [*SMALL, "epochs=1", f"run_dir={folder / 'run'}"],
         "pufferfish-describe": ["model=resnet18"],
         "pufferfish-translate": ["--help"],
+        "pufferfish-export": ["--help"],
         "pufferfish-compare": runs,
         "pufferfish-whatif": measured,
         "pufferfish-report": ["table8", "--results", str(ablation(folder / "results"))],

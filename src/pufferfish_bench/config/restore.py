@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
 from pufferfish_bench.config import trusted
-from pufferfish_bench.config.build import build
+from pufferfish_bench.config.build import build, config_errors
 
 
 def vet(record: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
@@ -17,6 +17,13 @@ def vet(record: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
     settings = record["settings"]
     trusted.vet("model.net", settings["model"].get("net"), allowed)
     trusted.vet("method", settings["method"], allowed)
+
+
+def build_net(net: Any, allowed: Collection[str] = ()) -> Any:
+    """The model that a constructor (`_target_`) and its arguments describe, which somebody else may have written."""
+    trusted.vet("model.net", net, allowed)
+    with config_errors():
+        return build("model", OmegaConf.create({"net": net}))
 
 
 def restored_model(directory: Path, record: Mapping[str, Any], allowed: Collection[str] = ()) -> Any:
