@@ -149,5 +149,7 @@ def factorised_once(
     for name, rank in ranks.items():
         factored[name] = factored[name] if name in factored else empty_factors(get_layer(model, name), rank)
         for parameter in factored[name].parameters():
-            dist.broadcast(parameter.detach(), src=0)
+            sent = parameter.detach().contiguous()  # a copy in channels-last format, which not every backend sends
+            dist.broadcast(sent, src=0)
+            parameter.detach().copy_(sent)
     return factored, report[1]
