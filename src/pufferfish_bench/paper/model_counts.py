@@ -28,14 +28,15 @@ def describe(
 ) -> dict[str, Any]:
     """Shapes, ranks, parameters and MACs of every layer of the hybrid net, and the totals of all three nets.
 
-    `hybrid` and `fully` are the arguments of `lowrank.choose` for the hybrid and for the fully low-rank net;
+    `hybrid` and `fully` are the arguments of `lowrank.choose` for the hybrid and for the fully low-rank net, or have auto;
     if they are None, only the full-rank net is counted.
     """
     ways = {"hybrid": hybrid, "low_rank": fully} if hybrid is not None else {}
     with torch.device("meta"):
         example = sample()
         nets = {net: build() for net in ("vanilla", *ways)}
-    choices = {net: lowrank.choose(nets[net], **lowrank.arguments(way)) for net, way in ways.items()}
+    ways = {net: lowrank.resolve(nets[net], example, lowrank.arguments(way)) for net, way in ways.items()}
+    choices = {net: lowrank.choose(nets[net], **way) for net, way in ways.items()}
     grown = {
         lowrank.growth(nets[net], choices[net].ranks): net for net in reversed(choices)
     }  # one sentence if both nets are the same
@@ -53,7 +54,8 @@ def describe(
     if any(elsewhere.values()):
         nothing = {"shape": [], "rank": None, "left_alone": None, "parameters": 0, "parameters_hybrid": 0}
         rows.append({"layer": "attention, tied output", **nothing, **elsewhere})
-    modular = not any(elsewhere.values())  # the paper's counter sees modules only: its count of other nets would be wrong
+    # the paper's counter sees some kinds of modules only: its count of other nets would be wrong
+    modular = not any(elsewhere.values()) and counting.seen_by_paper(nets["vanilla"])
     paper = paper_numbers()["models"].get(name, {}) if as_in_paper else {}
     totals = {net: count(model, example, modular) | {"paper": paper.get(net, {})} for net, model in nets.items()}
     also = counting.also_counted(nets["vanilla"]) if modular else []
@@ -80,7 +82,9 @@ def layer_rows(
     rows: dict[str, dict[str, Any]] = {}
     counted: set[nn.Parameter] = set()  # a tied weight belongs to the first layer that has it
     for layer, module in vanilla.named_modules():
-        own = list(module.parameters(recurse=False))
+        if any(name in choice.ranks for name in enclosing(layer)):
+            continue  # a part of a layer that is factorised as a whole
+        own = list(module.parameters(recurse=layer in choice.ranks))
         if not own:
             continue
         fresh = sum(parameter.numel() for parameter in own if parameter.requires_grad and parameter not in counted)
