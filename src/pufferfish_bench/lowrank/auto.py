@@ -1,14 +1,15 @@
 """Decides by itself which layers stay dense, for `keep: auto` and `first: auto`. Uses a cost model and never a clock.
 
-The decision is a function of shapes only, so that all ranks, a resumed run and another machine decide alike. The cost of a layer
-in a forward pass of the sample is
+The decision is a function of shapes only, so that all ranks, a resumed run and another machine decide alike. It uses the roofline
+model: a kernel computes and moves numbers at the same time, and the slower of the two decides. The cost of a kernel is
 
-    cost = MACs + BALANCE x numbers moved
+    cost = max(MACs, BALANCE x numbers moved)
 
-where the numbers moved are the layer's inputs, outputs and weights; factored, also what the first factor writes and the second
-one reads. BALANCE is how many multiply-accumulates a processor computes in the time in which it moves one float32 number to or
-from memory (the ridge of the roofline model). A V100 computes 7.8e12 MACs and moves 2.2e11 numbers in a second: 35. Current
-CPUs have 20 to 60. A backward pass costs about twice the forward pass in both terms, which does not change a comparison.
+A dense layer is one kernel that reads its inputs and writes its outputs. A factored layer is two: the first factor writes what
+the second one reads. Weights are not counted, because a whole batch shares them. BALANCE is how many multiply-accumulates a
+processor computes in the time in which it moves one float32 number to or from memory. A V100 computes 7.8e12 MACs and moves
+2.2e11 numbers in a second: 35. Current CPUs have 20 to 60. A backward pass costs about twice the forward pass in both terms,
+which does not change a comparison.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,23 +31,12 @@ BALANCE = 35  # MACs in the time of moving one number: a V100 in float32
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a layer costs in one forward pass of the sample."""
-
-    macs: int
-    moved: int  # numbers to and from memory
-
-    @property
-    def total(self) -> int:
-        return self.macs + BALANCE * self.moved
-
-
-@dataclass(frozen=True)
 class Call:
-    """One call of a layer: for each of its matrices, how many vectors it is multiplied with; and what goes in and out."""
+    """One call of a layer: how many vectors each of its matrices is multiplied with, and the numbers that go in and out."""
 
     vectors: Mapping[str, int]
-    moved: int  # numbers in inputs and outputs
+    inputs: int
+    outputs: int
 
 
 def is_auto(low_rank: Any) -> bool:
@@ -122,24 +112,27 @@ def slower_in_front(
     kept = {}
     for name in sorted((name for name in ranks if name in calls), key=lambda name: calls[name][0][0]):
         dense, factored = costs(get_layer(model, name), ranks[name], [call for _, call in calls[name] if call])
-        if factored.total < dense.total:
+        if factored < dense:
             break
-        kept[name] = f"an early layer that is not cheaper when factored: cost {factored.total:,} instead of {dense.total:,}"
+        kept[name] = f"an early layer that is not cheaper when factored: cost {factored:,} instead of {dense:,}"
     return kept
 
 
-def costs(layer: nn.Module, rank: int, calls: Sequence[Call]) -> tuple[Cost, Cost]:
+def kernel(macs: int, moved: int) -> int:
+    """The cost of a kernel."""
+    return max(macs, BALANCE * moved)
+
+
+def costs(layer: nn.Module, rank: int, calls: Sequence[Call]) -> tuple[int, int]:
     """The cost of these calls of a layer, dense and factored."""
-    shapes = matrix_shapes(layer)
-    weights = sum(out * inputs for out, inputs in shapes.values())
-    thin = sum(rank * (out + inputs) for out, inputs in shapes.values())
-    dense_macs = factored_macs = dense_moved = factored_moved = 0
+    dense = factored = 0
     for call in calls:
-        dense_macs += sum(call.vectors[name] * out * inputs for name, (out, inputs) in shapes.items())
-        factored_macs += sum(call.vectors[name] * rank * (out + inputs) for name, (out, inputs) in shapes.items())
-        dense_moved += call.moved + weights
-        factored_moved += call.moved + thin + 2 * rank * sum(call.vectors.values())  # written once and read once
-    return Cost(dense_macs, dense_moved), Cost(factored_macs, factored_moved)
+        sizes = [(call.vectors[name], out, inputs) for name, (out, inputs) in matrix_shapes(layer).items()]
+        between = sum(vectors * rank for vectors, _, _ in sizes)
+        dense += kernel(sum(vectors * out * inputs for vectors, out, inputs in sizes), call.inputs + call.outputs)
+        factored += kernel(sum(vectors * rank * inputs for vectors, _, inputs in sizes), call.inputs + between)
+        factored += kernel(sum(vectors * rank * out for vectors, out, _ in sizes), between + call.outputs)
+    return dense, factored
 
 
 def executed(model: nn.Module, sample: Sequence[Any]) -> dict[str, list[tuple[int, Call | None]]]:
@@ -183,8 +176,8 @@ def executed(model: nn.Module, sample: Sequence[Any]) -> dict[str, list[tuple[in
 
 def call_of(layer: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> Call:
     vectors = known_kind(layer).vectors(layer, args, kwargs, output)
-    moved = sum(tensor.numel() for tensor in tensors([*args, *kwargs.values(), output]))
-    return Call(vectors, moved)
+    inputs, outputs = (sum(tensor.numel() for tensor in tensors(values)) for values in ([*args, *kwargs.values()], output))
+    return Call(vectors, inputs, outputs)
 
 
 def tensors(values: Any) -> Iterator[Tensor]:
