@@ -21,6 +21,7 @@ ORDER = [
     {"paper"},
     {"report"},
     {"bench"},
+    {"advisor"},
     {"cli"},
     {"__main__"},
 ]
