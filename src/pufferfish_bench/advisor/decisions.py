@@ -59,12 +59,17 @@ class Recommendation:
 def recommend(
     methods: Sequence[Method], workers: int, links: Mapping[str, Link], margin: float = LEAST_GAIN
 ) -> Recommendation:
-    """`methods` begins with vanilla training, with which the others are compared."""
-    baseline, *others = methods
+    """`methods` begins with vanilla training, with which the others are compared.
+
+    Of methods that are equally fast within the margin, the one whose reducer comes first counts, full-rank before low-rank.
+    """
+    baseline, *rest = methods
+    reducers = list(dict.fromkeys(method.reducer for method in methods))
+    others = sorted(rest, key=lambda method: reducers.index(method.reducer))
     plain = forecast.step_seconds(baseline, workers, links)
     times = {method.label: forecast.step_seconds(method, workers, links) for method in others}
     paying = [method for method in others if (1 + margin) * times[method.label] < plain]
-    best = min(paying, key=lambda method: times[method.label], default=None)
+    best = forecast.preferred(paying, times, margin)
     link = links["allreduce"]
     found = forecast.regimes(others, baseline, workers, link.latency, margin)
     speedup = plain / times[best.label] if best else 1.0

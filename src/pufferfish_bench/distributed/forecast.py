@@ -142,27 +142,41 @@ class Regime:
     method: Method | None
 
 
+def preferred(methods: Sequence[Method], times: Mapping[str, float], margin: float) -> Method | None:
+    """The first method whose step is at most `margin` longer than the shortest: a later one must be worth its complications."""
+    shortest = min((times[method.label] for method in methods), default=inf)
+    return next((method for method in methods if times[method.label] <= (1 + margin) * shortest), None)
+
+
 def regimes(methods: Sequence[Method], baseline: Method, workers: int, latency: float, margin: float = 0.0) -> list[Regime]:
-    """The fastest method that pays at every bandwidth, from slow networks to fast ones."""
+    """The preferred method of those that pay at every bandwidth, from slow networks to fast ones."""
     links = prediction.uniform(Link(latency, inf))
     found = {method.label: lines(method, workers, links) for method in methods}
     where = {method.label: pays(method, baseline, workers, latency, margin) for method in methods}
-    every = [line for its in found.values() for line in its]
-    ends = {end for range in where.values() if range for end in (range.low, range.high)}
-    for number, (fixed, wire) in enumerate(every):
-        for other_fixed, other_wire in every[:number]:
-            if fixed != other_fixed and (crossing := (wire - other_wire) / (other_fixed - fixed)) > 0:
-                ends.add(crossing)
-    ordered = [0.0, *sorted(end for end in ends if 0 < end < inf), inf]
+    ordered = [0.0, *critical([*found.values()], [range for range in where.values() if range], margin), inf]
     merged: list[Regime] = []
     for low, high in zip(ordered, ordered[1:], strict=False):
         inside = between(low, high)
         paying = [method for method in methods if (its := where[method.label]) and inside in its]
-        best = min(paying, key=lambda method: at_bandwidth(found[method.label], inside), default=None)
+        best = preferred(paying, {method.label: at_bandwidth(found[method.label], inside) for method in paying}, margin)
         if merged and merged[-1].method is best:
             low = merged.pop().range.low
         merged.append(Regime(Range(low, high), best))
     return merged
+
+
+def critical(found: Sequence[Sequence[Line]], where: Sequence[Range], margin: float) -> list[float]:
+    """The bandwidths at which `preferred` may change, in ascending order: the ends of ranges, and where two lines cross, of which
+    one may be longer by the margin."""
+    ends = {end for range in where for end in (range.low, range.high)}
+    every = [line for its in found for line in its]
+    for fixed, wire in every:
+        for factor in {1.0, 1 + margin}:
+            for other_fixed, other_wire in every:
+                rise, fall = factor * fixed - other_fixed, other_wire - factor * wire
+                if rise and fall / rise > 0:
+                    ends.add(fall / rise)
+    return sorted(end for end in ends if 0 < end < inf)
 
 
 def between(low: float, high: float) -> float:

@@ -16,10 +16,11 @@ from pufferfish_bench.distributed.prediction import uniform
 from pufferfish_bench.records import provenance
 from pufferfish_bench.records.measured import Link
 from pufferfish_bench.report import charts
-from pufferfish_bench.report.output import Cell, Sheet, number
+from pufferfish_bench.report.output import Sheet, number
 
 SPAN = (1e7, 1e12)  # bits per second on the bandwidth axis
 FACTORISED = "Pufferfish"
+MOST_TABLES = 2  # with more numbers of workers, one table of speed-ups replaces the others
 
 Advice = Mapping[str, Any]
 
@@ -30,8 +31,11 @@ def show(advice: Advice, console: Console) -> None:
     for name, reason in advice["left"].items():
         say(f"cannot be factorised: {name}: {reason}", console)
     say(step_sentence(advice), console)
-    for workers in advice["workers"]:
+    counts = advice["workers"]
+    for workers in counts if len(counts) <= MOST_TABLES else counts[:1]:
         methods(advice, workers).show(console)
+    if len(counts) > MOST_TABLES:
+        speedups(advice).show(console)
     for warning in stable_rank_warnings(advice):
         say(f"warning: {warning}", console)
     for found in advice["recommendations"]:
@@ -95,7 +99,7 @@ def methods(advice: Advice, workers: int) -> Sheet:
             rows.append([
                 row["method"] + (" (estimate)" if row["estimate"] else ""), number(row["seconds"], units.show_seconds),
                 number(row["speedup"], "{:.2f}x".format), number(row["bytes"] / 1e6, "{:,.2f} MB".format),
-                number(row["memory"] / 1e6, "{:,.1f} MB".format), Cell(where_it_pays(row), row["pays_below"]),
+                number(row["memory"] / 1e6, "{:,.1f} MB".format), where_it_pays(row) if rows else "",
             ])  # fmt: skip
     columns = ["method", "step", "speed-up", "sent", "memory", "pays"]
     title = f"{workers:,} workers, {advice['network']['name']}"
@@ -104,6 +108,17 @@ def methods(advice: Advice, workers: int) -> Sheet:
         f"pays where its step is at least {advice['margin']:.0%} shorter than that of the first one."
     )
     return Sheet(title, columns, rows, note, dispensable=("memory",))
+
+
+def speedups(advice: Advice) -> Sheet:
+    """The speed-up of each method for all numbers of workers."""
+    found = {(row["method"], row["workers"]): row["speedup"] for row in advice["forecasts"]}
+    names = dict.fromkeys(name for name, _ in found)
+    rows = [[name, *(number(found[name, workers], "{:.2f}x".format) for workers in advice["workers"])] for name in names]
+    return Sheet(
+        f"speed-up over {next(iter(names))} by number of workers, {advice['network']['name']}",
+        ["method", *(f"{workers:,}" for workers in advice["workers"])], rows,
+    )  # fmt: skip
 
 
 def where_it_pays(row: Mapping[str, Any]) -> str:
