@@ -56,9 +56,7 @@ class Recommendation:
     sentence: str
 
 
-def recommend(
-    methods: Sequence[Method], workers: int, links: Mapping[str, Link], margin: float = LEAST_GAIN
-) -> Recommendation:
+def recommend(methods: Sequence[Method], workers: int, links: Mapping[str, Link], margin: float = LEAST_GAIN) -> Recommendation:
     """`methods` begins with vanilla training, with which the others are compared.
 
     Of methods that are equally fast within the margin, the one whose reducer comes first counts, full-rank before low-rank.

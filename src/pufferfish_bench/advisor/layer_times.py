@@ -197,7 +197,11 @@ def summarised(taken: Mapping[str, list[float]], conditions: Conditions) -> tupl
     for form, seconds in taken.items():
         if form != DENSE:
             ratios = interleaved.ratios(seconds, dense)
-            figures |= {form: statistics.median(seconds), f"{form} ratio": statistics.median(ratios), f"{form} noise": noise(ratios)}
+            figures |= {
+                form: statistics.median(seconds),
+                f"{form} ratio": statistics.median(ratios),
+                f"{form} noise": noise(ratios),
+            }
     figures = over_ranks(conditions.world, figures)
     ranks = [int(form) for form in taken if form != DENSE]
     return figures[DENSE], {

@@ -123,4 +123,3 @@ def tensors(thing: Any) -> Iterator[Tensor]:
         yield from (tensor for value in thing for tensor in tensors(value))
     elif is_dataclass(thing) and not isinstance(thing, type):
         yield from (tensor for field in fields(thing) for tensor in tensors(getattr(thing, field.name)))
-

@@ -75,7 +75,9 @@ def from_file(path: Path, latency: float) -> Network:
     if "allreduce" in found:
         return measured(found, f"measured, from {path}")
     if "bandwidth" not in data:
-        raise InputError(f'network={path} has no measured network; give {{"bandwidth": "10gbit", "latency": "50us"}} or {EXAMPLES}')
+        raise InputError(
+            f'network={path} has no measured network; give {{"bandwidth": "10gbit", "latency": "50us"}} or {EXAMPLES}'
+        )
     given = data.get("latency", latency)
     rate = units.bandwidth(data["bandwidth"]) if isinstance(data["bandwidth"], str) else data["bandwidth"]
     delay = units.seconds(given) if isinstance(given, str) else given

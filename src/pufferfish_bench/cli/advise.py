@@ -64,7 +64,9 @@ def check(config: Any) -> None:
     if config.batch not in ("sample", "task"):
         raise InputError(f"batch={config.batch} is not known; allowed: sample, task")
     ratios = plain(config.ratios)
-    if not isinstance(ratios, list) or not all(isinstance(r, int | float) and not isinstance(r, bool) and 0 < r <= 1 for r in ratios):
+    if not isinstance(ratios, list) or not all(
+        isinstance(r, int | float) and not isinstance(r, bool) and 0 < r <= 1 for r in ratios
+    ):
         raise InputError(f"ratios={ratios} must be a list of numbers above 0 and at most 1, such as [0.5,0.25]")
     if config.run is not None and not Path(str(config.run)).is_dir():
         raise InputError(f"run={config.run} is not a directory: name the directory of a finished run")
