@@ -53,7 +53,8 @@ def of_layers(
     return (
         "model.low_rank.first=null",
         f"model.low_rank.keep=[{kept}]",
-        f"model.low_rank.ranks={{{special}}}" if special else "model.low_rank.ranks=null",
+        "model.low_rank.ranks=null",  # also before new ones, which Hydra would merge with the model's own
+        *([f"model.low_rank.ranks={{{special}}}"] if special else []),
     )
 
 

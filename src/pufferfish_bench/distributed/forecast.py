@@ -15,7 +15,7 @@ pay, and where the fastest one changes, is solved exactly.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Method:
         return sum(size for _, size in self.messages)
 
     def at(self, workers: int) -> Measured:
-        """The step that `workers` workers would measure, without waiting and communication: for the functions of prediction.py."""
+        """The step that this many workers would measure, without waiting and communication: for prediction.py."""
         times = dict.fromkeys(SECTIONS, 0.0) | dict(self.seconds)
         times |= {"encode": self.encode, "decode": self.decode + workers * self.decode_a_worker}
         return Measured(
@@ -114,7 +114,9 @@ class Range:
 
 
 def pays(method: Method, baseline: Method, workers: int, latency: float, margin: float = 0.0) -> Range | None:
-    """Where a step of `method`, made longer by `margin`, is shorter than one of `baseline`, which must not overlap. None: nowhere.
+    """Where a step of `method`, made longer by `margin`, is shorter than one of `baseline`. None: nowhere.
+
+    The baseline must not overlap.
 
     With x = 1 / bandwidth, each line must satisfy (1 + margin) (a + b x) < A + B x: a half-line of x.
     """
@@ -155,7 +157,7 @@ def regimes(methods: Sequence[Method], baseline: Method, workers: int, latency: 
     where = {method.label: pays(method, baseline, workers, latency, margin) for method in methods}
     ordered = [0.0, *critical([*found.values()], [range for range in where.values() if range], margin), inf]
     merged: list[Regime] = []
-    for low, high in zip(ordered, ordered[1:], strict=False):
+    for low, high in pairwise(ordered):
         inside = between(low, high)
         paying = [method for method in methods if (its := where[method.label]) and inside in its]
         best = preferred(paying, {method.label: at_bandwidth(found[method.label], inside) for method in paying}, margin)

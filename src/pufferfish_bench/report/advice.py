@@ -104,8 +104,8 @@ def methods(advice: Advice, workers: int) -> Sheet:
     columns = ["method", "step", "speed-up", "sent", "memory", "pays"]
     title = f"{workers:,} workers, {advice['network']['name']}"
     note = (
-        f"Network: {advice['network']['source']}. Memory: parameters, gradients, optimizer state, buffers of the reducer. A method "
-        f"pays where its step is at least {advice['margin']:.0%} shorter than that of the first one."
+        f"Network: {advice['network']['source']}. Memory: parameters, gradients, optimizer state, buffers of the reducer. "
+        f"A method pays where its step is at least {advice['margin']:.0%} shorter than that of the first one."
     )
     return Sheet(title, columns, rows, note, dispensable=("memory",))
 
