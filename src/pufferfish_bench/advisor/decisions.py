@@ -2,24 +2,31 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pufferfish_bench.distributed import forecast, units
 from pufferfish_bench.distributed.forecast import Method, Regime
 from pufferfish_bench.records.measured import Link
 
 LEAST_GAIN = 0.02  # a method pays if its step is shorter by more than this
+LEAST_NOISE = 0.02  # a difference between two forms of a layer below 2 % is never more than noise
 VANILLA, PUFFERFISH = "vanilla", "Pufferfish"
 
 
-class Timed(Protocol):
-    """A form of a layer compared with the dense one (layer_times.Timing)."""
+@dataclass(frozen=True)
+class Timing:
+    """The time of one form of a layer, and its ratio to the dense form."""
+
+    seconds: float
+    ratio: float  # to dense: the median over rounds
+    noise: float  # two standard errors of the ratio, at least LEAST_NOISE
 
     @property
-    def faster(self) -> bool: ...
+    def faster(self) -> bool:
+        return self.ratio + self.noise < 1
 
     @property
-    def slower(self) -> bool: ...
+    def slower(self) -> bool:
+        return self.ratio - self.noise > 1
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Decision:
     words: str
 
 
-def decide(rank: int | None, timing: Timed | None) -> Decision:
+def decide(rank: int | None, timing: Timing | None) -> Decision:
     """A layer is factorised at the rank that the settings give it if that measured faster than dense by more than noise."""
     if rank is None:
         return Decision(False, "leave: kept by model.low_rank")
@@ -41,7 +48,7 @@ def decide(rank: int | None, timing: Timed | None) -> Decision:
     return Decision(False, "leave: slower" if timing.slower else "leave: no faster")
 
 
-def recommended_ranks(ranks: Mapping[str, int], timings: Mapping[str, Mapping[int, Timed]]) -> dict[str, int]:
+def recommended_ranks(ranks: Mapping[str, int], timings: Mapping[str, Mapping[int, Timing]]) -> dict[str, int]:
     """The layers to factorise, of those that the settings factorise at `ranks`."""
     return {name: rank for name, rank in ranks.items() if decide(rank, timings.get(name, {}).get(rank)).factor}
 

@@ -15,31 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from pufferfish_bench import lowrank
+from pufferfish_bench.advisor.decisions import LEAST_NOISE, Timing
 from pufferfish_bench.advisor.whole_step import Conditions, over_ranks, timed
 from pufferfish_bench.bench import interleaved
 from pufferfish_bench.training import memory_format
 
 DENSE = "dense"
-LEAST_NOISE = 0.02  # a difference below 2 % is never more than noise
 LEAST_SECONDS = 0.01  # a short layer is called several times in a row, until the dense form takes this long
 MOST_CALLS = 50
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The time of one form of a layer, and its ratio to the dense form."""
-
-    seconds: float
-    ratio: float  # to dense: the median over rounds
-    noise: float  # two standard errors of the ratio, at least LEAST_NOISE
-
-    @property
-    def faster(self) -> bool:
-        return self.ratio + self.noise < 1
-
-    @property
-    def slower(self) -> bool:
-        return self.ratio - self.noise > 1
 
 
 @dataclass(frozen=True)

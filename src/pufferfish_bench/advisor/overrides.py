@@ -49,13 +49,19 @@ def of_layers(
     if dict(ranks) == dict(configured):
         return ()
     kept = ",".join(named(name) for name in factorable if name not in ranks)
-    special = ",".join(f"{named(name)}:{rank}" for name, rank in ranks.items() if usual.get(name) != rank)
+    special = ",".join(f"{as_key(name)}:{rank}" for name, rank in ranks.items() if usual.get(name) != rank)
     return (
         "model.low_rank.first=null",
         f"model.low_rank.keep=[{kept}]",
         "model.low_rank.ranks=null",  # also before new ones, which Hydra would merge with the model's own
         *([f"model.low_rank.ranks={{{special}}}"] if special else []),
     )
+
+
+def as_key(layer: str) -> str:
+    """The name of a layer as a key for Hydra, which cannot be quoted: one that a number would not keep becomes a pattern."""
+    kept = PLAIN.fullmatch(layer) or layer.isdecimal()
+    return layer if kept else f"?{layer[1:]}"
 
 
 def named(layer: str) -> str:
