@@ -158,6 +158,10 @@ def test_a_step_takes_the_sections_of_the_trainer():
     assert {"forward", "backward", "communicate", "decode", "step", "other"} <= set(stepper.taken[0])
 
 
+def test_waiting_is_the_slowest_rank_minus_the_mean():
+    assert whole_step.waiting([[1.0, 5.0, 2.0], [3.0, 1.0, 2.0]]) == 1.0  # of 1, 2 and 0
+
+
 def test_a_made_up_batch_has_the_shapes_of_the_data(tmp_path: Path):
     seen = []
 

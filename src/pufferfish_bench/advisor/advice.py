@@ -14,7 +14,7 @@ from pufferfish_bench.distributed.forecast import Method
 UNKNOWN = (
     "accuracy: no method is trained here, and a low rank, PowerSGD, Signum or top-k may cost accuracy",
     "the full-rank warm-up of Pufferfish, whose epochs take the time of the other network",
-    "reading data, waiting for slower workers, and other traffic on the network",
+    "reading data, other traffic on the network, and waiting for slower workers (known only if several processes measured)",
     "memory of activations, and of buffers that a step allocates and frees",
 )
 

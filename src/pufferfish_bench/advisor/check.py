@@ -32,16 +32,10 @@ class Case:
     batch_size: int
     overrides: tuple[str, ...]
 
-    def advisor_words(self, out: Path) -> list[str]:
+    def advisor_words(self, out: Path, rounds: int) -> list[str]:
         """The command line of pufferfish-advise."""
-        return [
-            *self.overrides,
-            f"batch_size={self.batch_size}",
-            "network=10gbit",
-            f"workers={HOSTS}",
-            "batch=task",
-            f"out={out}",
-        ]
+        own = ["network=10gbit", f"workers={HOSTS}", "batch=task", "ratios=[0.25]", f"rounds={rounds}", f"out={out}"]
+        return [*self.overrides, f"batch_size={self.batch_size}", *own]
 
     def run_words(self, advice: Mapping[str, Any], common: Sequence[str], timed_steps: int, root: Path) -> list[str]:
         """The command line of pufferfish-run: a sweep over the four methods, with the layers that the advisor factorises."""

@@ -110,7 +110,7 @@ def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callabl
         "left": {name or "the model itself": reason for name, reason in who.choice.left.items()},
         "parameters": {name: counting.parameters(net) for name, net in nets.items()},
         "steps": steps,
-        "rest_of_the_step": sum(steps[FULL_RANK].values()) - dense,
+        "rest_of_the_step": sum(seconds for section, seconds in steps[FULL_RANK].items() if section != "wait") - dense,
         "methods": [method.as_data() for method in methods],
         **environment(how.device),
     }

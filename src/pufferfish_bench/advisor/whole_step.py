@@ -71,9 +71,23 @@ class Stepper:
 
 
 def measure(steppers: Mapping[str, Stepper], conditions: Conditions) -> dict[str, dict[str, float]]:
-    """The median seconds of each section of a step, by name of the stepper; the mean over ranks."""
+    """The median seconds of each section of a step, by name of the stepper; the mean over ranks.
+
+    If several ranks measure, the section `wait` is how long they would wait for the slowest of them before the first message.
+    """
     timed(steppers, conditions)
-    return {name: over_ranks(conditions.world, computation(stepper.taken)) for name, stepper in steppers.items()}
+    world = conditions.world
+    found = {}
+    for name, stepper in steppers.items():
+        found[name] = over_ranks(world, computation(stepper.taken))
+        if world.size > 1:
+            found[name]["wait"] = waiting(world.gather([step["forward"] + step["backward"] for step in stepper.taken[1:]]))
+    return found
+
+
+def waiting(seconds: Sequence[Sequence[float]]) -> float:
+    """The median over rounds of the slowest rank minus the mean of all, from the seconds of each rank in each round."""
+    return statistics.median(max(ranks) - statistics.fmean(ranks) for ranks in zip(*seconds, strict=True))
 
 
 def timed(work: Mapping[str, Callable[[], Any]], conditions: Conditions) -> dict[str, list[float]]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from pufferfish_bench.advisor import networks
 from pufferfish_bench.advisor.advice import advise
 from pufferfish_bench.advisor.overrides import shared
-from pufferfish_bench.base.console import RANK, complain
+from pufferfish_bench.base.console import RANK, complain, complaints
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli.messages import command
 from pufferfish_bench.config.build import config_errors
@@ -81,7 +81,7 @@ def measure(config: Any, network: networks.Network | None) -> tuple[dict[str, An
     from pufferfish_bench.distributed import world as worlds
 
     def say(words: str) -> None:
-        if RANK == 0:
+        if RANK == 0 and complaints.is_terminal:
             complain(words)
 
     world = worlds.join(config.device, timeout=config.rank_timeout, warn_after=config.rank_warning)

@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> None:
     alone = contextlib.nullcontext() if given.toy else machine_lock.held(exclusive=True)
     try:
         with tempfile.TemporaryDirectory() as folder, alone:
-            rows, machine = measure_all(cases, caps, found, Path(folder), quick=given.toy)
+            rows, machine = measure_all(cases, caps, found, Path(folder))
     except Stop as stop:
         sys.exit(128 + stop.signal)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def measure_all(
-    cases: Sequence[check.Case], caps: Sequence[str], found: dict[str, Any], folder: Path, *, quick: bool
+    cases: Sequence[check.Case], caps: Sequence[str], found: dict[str, Any], folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """First what the predictions need, then the runs."""
     networks, advices = {}, {}
@@ -79,8 +79,7 @@ def measure_all(
         networks[cap] = read_json(folder / f"{cap}.json")
     for case in cases:
         complain(f"{case.name}: advisor")
-        words = [*case.advisor_words(folder / case.name), f"quick={str(quick).lower()}"]
-        in_lab(found["quiet_cap"], "pufferfish_bench.cli.advise", words)
+        in_lab(found["quiet_cap"], "pufferfish_bench.cli.advise", case.advisor_words(folder / case.name, found["rounds"]))
         advices[case.name] = read_json(folder / f"{case.name}.json")
     rows = []
     for case in cases:

@@ -82,7 +82,7 @@ def fraction(ratio: float) -> str:
 
 
 def step_sentence(advice: Advice) -> str:
-    steps = {name: sum(sections.values()) for name, sections in advice["steps"].items()}
+    steps = {name: sum(sections.values()) - sections.get("wait", 0.0) for name, sections in advice["steps"].items()}
     shown = ", ".join(f"{name} {units.show_seconds(seconds)}" for name, seconds in steps.items())
     words = f"a whole step without communication: {shown}; outside the layers above: "
     words += units.show_seconds(max(0.0, advice["rest_of_the_step"]))
