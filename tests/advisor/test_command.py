@@ -173,6 +173,7 @@ def test_the_network_is_measured_between_the_ranks_of_torchrun(tmp_path: Path):
         ("ratios=[2]", "ratios=[2] must be a list"),
         ("run=nowhere", "run=nowhere is not a directory"),
         ("batch=all", "batch=all is not known"),
+        ("layers=no", "layers=no is not known"),
         ("model=resnet", "model=resnet is not known"),
     ],
 )
@@ -185,6 +186,14 @@ def test_mistakes_are_refused_in_one_sentence_before_torch_is_imported(word: str
     assert done.returncode == 0, done.stderr
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [["--help"], ["--cfg", "job"]])
+def test_help_and_settings_do_not_wait_for_torch(flags: list[str], tmp_path: Path):
+    program = "import sys\nfrom pufferfish_bench.cli.advise import run\nrun()\nassert 'torch' not in sys.modules"
+    done = start(*flags, cwd=tmp_path, program=("-c", program))
+    assert done.returncode == 0, done.stderr
+    assert "network" in done.stdout
 
 
 def test_networks_are_rates_files_runs_and_cloud_instances(tmp_path: Path):
@@ -214,11 +223,10 @@ def test_workers_are_a_number_a_list_or_a_range():
 
 def test_the_models_of_the_check_compose_and_have_runs_for_all_methods(tmp_path: Path):
     found = check.settings(toy=False)
-    advice = {"methods": []}
     for case in check.cases(found):
-        multirun, *words = case.run_words(advice, found["common"], found["timed_steps"], tmp_path)
+        multirun, *words = case.run_words(found["common"], found["timed_steps"], tmp_path)
         assert multirun == "--multirun"
-        swept = {"method=vanilla", "reducer=allreduce,powersgd"}
+        swept = {"method=vanilla,pufferfish", "reducer=allreduce,powersgd"}
         assert swept <= set(words)
         config = composed([word for word in words if word not in swept])
         assert config.epochs == 1

@@ -1,6 +1,7 @@
 """What the advisor measures: simulated workers against real ones, layers as a forward pass calls them, memory of reducers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from pufferfish_bench import lowrank
-from pufferfish_bench.advisor import batches, layer_times, measurement, method_costs, whole_step
+from pufferfish_bench.advisor import advice, batches, layer_times, measurement, method_costs, networks, whole_step
 from pufferfish_bench.advisor.whole_step import Conditions
 from pufferfish_bench.distributed.simulated import SimulatedWorld
 from pufferfish_bench.distributed.world import single_process
@@ -87,6 +88,16 @@ def test_a_layer_that_is_slower_when_factorised_is_left():
     assert layer["advice"] == "leave: slower"
     assert not layer["factor"]
     assert {method["model"] for method in found["methods"]} == {"full-rank"}
+
+
+def test_with_every_layer_a_slower_one_is_predicted_but_not_recommended():
+    model = nn.Sequential(Recurrent(8), nn.Linear(8, 4))
+    choice, how = lowrank.Choice({"0.lstm": 8}, {}), on(30, 2, 8, rounds=9)
+    found = measurement.measure(replace(subject(model, choice, how), every_layer=True), (0.5,), 2, lambda words: None)
+    assert {method["model"] for method in found["methods"]} == {"full-rank", "Pufferfish"}
+    advised = advice.advise(found, networks.parse("1mbit", "0s"), [2, 64], [])
+    assert any(row["method"] == "Pufferfish" for row in advised["forecasts"])
+    assert all("Pufferfish" not in (each["method"] or "") for each in advised["recommendations"])
 
 
 class Recurrent(nn.Module):

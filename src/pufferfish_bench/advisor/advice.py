@@ -22,7 +22,8 @@ UNKNOWN = (
 def advise(measured: Mapping[str, Any], network: Network, workers: Sequence[int], words: Sequence[str]) -> dict[str, Any]:
     """The measurements with a forecast for each number of workers. `words`: the user's settings that a run understands too."""
     methods = methods_in(measured)
-    found = [decisions.recommend(methods, count, network.links) for count in workers]
+    allowed = [method for method in methods if not measured["includes_slower_layers"] or method.model != decisions.PUFFERFISH]
+    found = [decisions.recommend(allowed, count, network.links) for count in workers]
     return dict(measured) | {
         "network": {
             "name": network.name,

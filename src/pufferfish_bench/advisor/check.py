@@ -15,7 +15,6 @@ from pufferfish_bench.report.output import Sheet, number
 
 HOSTS = 2
 TOLERANCE = 0.15
-REDUCERS = ("allreduce", "powersgd")
 # (method, reducer) of a run -> the advisor's label
 LABELS = {
     ("vanilla", "allreduce"): "vanilla", ("pufferfish", "allreduce"): "Pufferfish",
@@ -34,21 +33,17 @@ class Case:
 
     def advisor_words(self, out: Path, rounds: int) -> list[str]:
         """The command line of pufferfish-advise."""
-        own = ["network=10gbit", f"workers={HOSTS}", "batch=task", "ratios=[0.25]", f"rounds={rounds}", f"out={out}"]
-        return [*self.overrides, f"batch_size={self.batch_size}", *own]
+        own = ["network=10gbit", f"workers={HOSTS}", "batch=task", "layers=all", "ratios=[0.25]"]
+        return [*self.overrides, f"batch_size={self.batch_size}", *own, f"rounds={rounds}", f"out={out}"]
 
-    def run_words(self, advice: Mapping[str, Any], common: Sequence[str], timed_steps: int, root: Path) -> list[str]:
-        """The command line of pufferfish-run: a sweep over the four methods, with the layers that the advisor factorises."""
-        steps = timed_steps + 1
-        amount = HOSTS * self.batch_size * steps
+    def run_words(self, common: Sequence[str], timed_steps: int, root: Path) -> list[str]:
+        """The command line of pufferfish-run: a sweep over the four methods."""
+        amount = HOSTS * self.batch_size * (timed_steps + 1)
         text = any(word == "dataset=synthetic_text" for word in self.overrides)
         size = f"dataset.train_words={amount * SEGMENT + HOSTS * self.batch_size}" if text else f"dataset.train_images={amount}"
-        layers = [word for word in low_rank_words(advice) if word.startswith("model.low_rank.")]
-        methods = ["vanilla", "pufferfish"] if has_low_rank(advice) else ["vanilla"]
-        return [
-            "--multirun", *self.overrides, *layers, *common, f"batch_size={self.batch_size}", size, f"run_root={root}",
-            f"method={','.join(methods)}", f"reducer={','.join(REDUCERS)}",
-        ]  # fmt: skip
+        methods, reducers = (",".join(dict.fromkeys(pair[place] for pair in LABELS)) for place in (0, 1))
+        swept = [f"method={methods}", f"reducer={reducers}"]
+        return ["--multirun", *self.overrides, *common, f"batch_size={self.batch_size}", size, f"run_root={root}", *swept]
 
 
 def settings(toy: bool) -> dict[str, Any]:
@@ -67,14 +62,6 @@ def cases(found: Mapping[str, Any], only: Sequence[str] = ()) -> list[Case]:
         for name, each in found["models"].items()
         if not only or name in only
     ]
-
-
-def low_rank_words(advice: Mapping[str, Any]) -> Sequence[str]:
-    return next((method.overrides for method in methods_in(advice) if method.label == "Pufferfish"), ())
-
-
-def has_low_rank(advice: Mapping[str, Any]) -> bool:
-    return any(method.label == "Pufferfish" for method in methods_in(advice))
 
 
 def compare(case: str, cap: str, advice: Mapping[str, Any], network: Mapping[str, Any], runs: Path) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ class Subject:
     has_momentum: bool  # whether the optimizer's config has a momentum
     channels_last: bool | str
     conditions: Conditions
+    every_layer: bool = False  # Pufferfish factorises all layers of `choice`, also those that measured slower
 
 
 def subject(config: Any, world: World, rounds: int) -> Subject:
@@ -65,6 +66,7 @@ def subject(config: Any, world: World, rounds: int) -> Subject:
         has_momentum="momentum" in config.optimizer,
         channels_last=config.channels_last,
         conditions=conditions,
+        every_layer=config.layers == "all",
     )
 
 
@@ -85,7 +87,8 @@ def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callabl
     how = who.conditions
     say("measuring the layers that can be factorised")
     layers = layer_times.measure(who.model, who.choice, ratios, how, who.channels_last)
-    ranks = decisions.recommended_ranks(who.choice.ranks, {layer.name: layer.ranks for layer in layers})
+    faster = decisions.recommended_ranks(who.choice.ranks, {layer.name: layer.ranks for layer in layers})
+    ranks = who.choice.ranks if who.every_layer else faster
     nets = {FULL_RANK: who.model} | ({decisions.PUFFERFISH: factorised(who, ranks)} if ranks else {})
     say("measuring whole steps")
     steppers = {name: Stepper(net, who.reducers["allreduce"], how) for name, net in nets.items()}
@@ -107,6 +110,7 @@ def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callabl
         "rounds": how.rounds,
         "ratios": list(ratios),
         "layers": layer_rows(who, layers),
+        "includes_slower_layers": ranks != faster,
         "left": {name or "the model itself": reason for name, reason in who.choice.left.items()},
         "parameters": {name: counting.parameters(net) for name, net in nets.items()},
         "steps": steps,

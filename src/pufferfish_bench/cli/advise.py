@@ -61,8 +61,9 @@ def check(config: Any) -> None:
     for key in ("json", "quick"):
         if not isinstance(config[key], bool):
             raise InputError(f"{key}={config[key]}: true or false is expected")
-    if config.batch not in ("sample", "task"):
-        raise InputError(f"batch={config.batch} is not known; allowed: sample, task")
+    for key, allowed in (("batch", ("sample", "task")), ("layers", ("faster", "all"))):
+        if config[key] not in allowed:
+            raise InputError(f"{key}={config[key]} is not known; allowed: {', '.join(allowed)}")
     ratios = plain(config.ratios)
     if not isinstance(ratios, list) or not all(
         isinstance(r, int | float) and not isinstance(r, bool) and 0 < r <= 1 for r in ratios

@@ -86,7 +86,7 @@ def measure_all(
         for cap in caps:
             complain(f"{case.name}: runs at {cap}")
             runs = folder / f"{case.name}-{cap}"
-            in_lab(cap, "pufferfish_bench", case.run_words(advices[case.name], found["common"], found["timed_steps"], runs))
+            in_lab(cap, "pufferfish_bench", case.run_words(found["common"], found["timed_steps"], runs))
             rows += check.compare(case.name, cap, advices[case.name], networks[cap], runs)
             for row in rows[-len(check.LABELS) :]:
                 complain(f"  {row['method']}: predicted {row['predicted']:.3f} s, measured {row['measured']:.3f} s")

@@ -86,6 +86,8 @@ def step_sentence(advice: Advice) -> str:
     shown = ", ".join(f"{name} {units.show_seconds(seconds)}" for name, seconds in steps.items())
     words = f"a whole step without communication: {shown}; outside the layers above: "
     words += units.show_seconds(max(0.0, advice["rest_of_the_step"]))
+    if advice["includes_slower_layers"]:
+        words += ". layers=all: Pufferfish includes layers that are no faster at their rank, and is not recommended"
     if FACTORISED not in steps:
         words += ". No layer that model.low_rank factorises is faster at its rank: Pufferfish is not considered"
     return f"{words}."
