@@ -4,7 +4,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 # settings of pufferfish-advise that pufferfish-run does not have, or that mean something else there
-OWN = set("network latency workers ratios layers rounds quick batch length run out json reducers".split())
+OWN = {
+    "network", "latency", "workers", "ratios", "layers", "rounds", "quick", "batch", "length", "run", "out", "json", "reducers",
+}  # fmt: skip
 PLAIN = re.compile(r"[A-Za-z_][\w.]*")
 
 REDUCERS: dict[str, tuple[str, tuple[str, ...]]] = {  # key in conf/advise.yaml -> label, and the settings that choose it
