@@ -11,7 +11,7 @@ REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
 REPRODUCE = $(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
             $(if $(filter 0,$(PROBE)),--no-probe) $(foreach pattern,$(CELLS),--cells '$(pattern)')
 
-.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) figure3 figure4 figure-budget lint format clean
+.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) figure3 figure4 figure-budget advisor-check lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ $(REPRODUCED): $(INSTALLED)
 figure3: figure3a figure3b
 figure4: figure4a figure4b figure4c figure4c_end_to_end
 figure4b:  ## times over bandwidth, between network namespaces with capped links: needs root, about 25 minutes on two cores
+advisor-check: $(INSTALLED)  ## compare the predictions of pufferfish-advise with runs in the network lab, into results/advisor: needs root, under 25 minutes
+	$(BIN)/python -m pufferfish_bench.cli.advisor_check
+
 figure-budget: figure_budget  ## vanilla minus Pufferfish over the training budget, from 1/4 to 4 times the recipe's epochs
 
 lint: $(INSTALLED)  ## check with ruff (errors, format) and mypy (types)

@@ -21,7 +21,7 @@ ORDER = [
     {"paper"},
     {"report"},
     {"bench"},
-    {"export"},
+    {"advisor", "export"},
     {"cli"},
     {"__main__"},
 ]

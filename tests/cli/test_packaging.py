@@ -33,7 +33,7 @@ def test_the_wheel_contains_the_configs_and_the_papers_numbers_and_runs_without_
         archive.extractall(tmp_path / "site")
     shipped = {str(path.relative_to(tmp_path / "site" / "pufferfish_bench")) for path in (tmp_path / "site").rglob("*.yaml")}
     configs = {f"conf/{path.relative_to(REPOSITORY / 'conf')}" for path in (REPOSITORY / "conf").rglob("*.yaml")}
-    assert shipped == configs | {"paper/numbers.yaml", "paper/specifications.yaml"}
+    assert shipped == configs | {"paper/numbers.yaml", "paper/specifications.yaml", "advisor/check.yaml", "advisor/cloud.yaml"}
     (described,) = (tmp_path / "site").glob("*.dist-info/METADATA")
     fields = Parser().parsestr(described.read_text())
     assert fields["Author"] == "The pufferfish-bench authors"

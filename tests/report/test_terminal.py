@@ -51,6 +51,7 @@ def records(folder: Path) -> dict[str, list[str]]:
     return {
         "pufferfish-run": [*SMALL, "epochs=1", f"run_dir={folder / 'run'}"],
         "pufferfish-describe": ["model=resnet18"],
+        "pufferfish-advise": ["profile=smoke", "model.net.width=0.05", "batch_size=4", "quick=true", "ratios=[0.5]"],
         "pufferfish-translate": ["--help"],
         "pufferfish-export": ["--help"],
         "pufferfish-compare": runs,

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from pufferfish_bench.base.console import RANK
 from pufferfish_bench.records import files
 from pufferfish_bench.records.environment import environment
 
@@ -23,7 +24,8 @@ def seconds(contenders: Work, *, rounds: int, before: Work | None = None, warm_u
     """
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     first = 0 if warm_up else 1
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    terminal = Console(stderr=True)
+    with Progress(console=terminal, transient=True, disable=bool(RANK) or not terminal.is_terminal) as progress:
         bar = progress.add_task("", total=(rounds + 1 - first) * len(contenders))
         for number in range(first, rounds + 1):
             for name, work in contenders.items():

@@ -89,11 +89,11 @@ def describe(code: int) -> str:
     return f"code {code}" if code > 0 else signal.Signals(-code).name
 
 
-def training(lab: Lab, host: int, processes: int, overrides: Sequence[str]) -> list[str]:
-    """The command that starts one host's part of a run."""
+def training(lab: Lab, host: int, processes: int, overrides: Sequence[str], module: str = "pufferfish_bench") -> list[str]:
+    """The command that starts one host's part of a run, or of another module that runs under torchrun."""
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
     nodes = f"--nnodes {lab.hosts} --node-rank {host} --nproc-per-node {processes}".split()
-    return [*torchrun, *nodes, "--master-addr", lab.address(0), "--master-port", str(PORT), "-m", "pufferfish_bench", *overrides]
+    return [*torchrun, *nodes, "--master-addr", lab.address(0), "--master-port", str(PORT), "-m", module, *overrides]
 
 
 def environment(lab: Lab, processes: int) -> dict[str, str]:

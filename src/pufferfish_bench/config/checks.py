@@ -61,12 +61,12 @@ def check_numbers(config: DictConfig) -> None:
         raise InputError(f"seed={config.seed} must be from 0 to {2**32 - 1}")
 
 
-def check_groups(config: DictConfig) -> None:
+def check_groups(config: DictConfig, groups: Collection[str] = tuple(GIVEN)) -> None:
     """Refuse settings that the constructors of the groups do not accept: unknown names, wrong types, values out of range."""
     check_model(config)
-    for group, given in GIVEN.items():
+    for group in groups:
         node = config[group]
-        signatures.check(group, arguments_of(group, node), given=given, complete=True, places=place_of(group, node))
+        signatures.check(group, arguments_of(group, node), given=GIVEN[group], complete=True, places=place_of(group, node))
 
 
 def check_model(config: DictConfig) -> None:

@@ -19,7 +19,7 @@ from pufferfish_bench.config.recipes import check_parts, drop_undeclared, value_
 from pufferfish_bench.config.settings import TYPES
 from pufferfish_bench.config.suggestions import did_you_mean, keys_of, unknown
 
-CONFIGS = ("config", "describe")  # of this package: Hydra also composes configs of its own
+CONFIGS = ("config", "describe", "advise")  # of this package: Hydra also composes configs of its own
 EXPECTED = {
     "int": "an integer",
     "int | None": "an integer or null",

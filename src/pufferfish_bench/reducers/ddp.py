@@ -1,6 +1,7 @@
 """torch's DistributedDataParallel: sends gradients in buckets while the backward pass still computes others."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -18,6 +19,7 @@ from pufferfish_bench.reducers.half_precision import Dtype
 Bucket = dist.GradBucket
 Sum = torch.futures.Future[Tensor]
 GROUP: Any = None  # the default process group
+LARGEST_BUCKET = 25 * 2**20  # bytes: torch's default
 
 
 class DDP(Reducer):
@@ -62,6 +64,17 @@ class DDP(Reducer):
         self.watch.reassign("communicate", self.exposed)  # taken from the section before, the backward pass
         sent, self.sent, self.exposed = self.sent, [], []
         return sent if self.world.size > 1 else []
+
+
+def bucket_sizes(parameters: Sequence[nn.Parameter]) -> list[int]:
+    """The bytes of the messages of a step in the order in which DDP sends them, from its second step on.
+
+    Assumes that gradients become ready in the reverse order of the parameters, as in a network without branches.
+    """
+    ready: list[Tensor] = [parameter.detach() for parameter in reversed(parameters)]
+    limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, int(LARGEST_BUCKET)]
+    buckets, _ = dist._compute_bucket_assignment_by_size(ready, limits, [False] * len(ready))
+    return [sum(ready[place].nbytes for place in bucket) for bucket in buckets]
 
 
 class DDPHalfPrecision(DDP):

@@ -1,0 +1,1 @@
+"""Measures a model on this device, and predicts which method pays on which network. The command is pufferfish-advise."""

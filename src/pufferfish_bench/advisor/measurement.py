@@ -1,0 +1,212 @@
+"""Measures a model on this device: its layers, its whole step dense and factorised, and every reducer on its gradients."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pufferfish_bench import lowrank
+from pufferfish_bench.advisor import batches, decisions, layer_times, method_costs, overrides, whole_step
+from pufferfish_bench.advisor.layer_times import LayerTimes
+from pufferfish_bench.advisor.method_costs import MakeReducer
+from pufferfish_bench.advisor.whole_step import Conditions, Stepper
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.config import parts, restore
+from pufferfish_bench.config.build import build, sample_of
+from pufferfish_bench.config.checks import check_groups
+from pufferfish_bench.config.settings import plain
+from pufferfish_bench.distributed.forecast import Method
+from pufferfish_bench.distributed.world import World
+from pufferfish_bench.lowrank import counting
+from pufferfish_bench.lowrank.layers import weights_before_and_after
+from pufferfish_bench.records import reader
+from pufferfish_bench.records.environment import environment
+from pufferfish_bench.training import memory_format
+
+FULL_RANK = "full-rank"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model to advise on, as a run would have it, and what a run would do with it."""
+
+    model: nn.Module
+    choice: lowrank.Choice  # the layers that method=pufferfish would factorise
+    rank_ratio: float
+    reducers: Mapping[str, MakeReducer]  # by key in conf/advise.yaml
+    has_momentum: bool  # whether the optimizer's config has a momentum
+    channels_last: bool | str
+    conditions: Conditions
+    every_layer: bool = False  # Pufferfish factorises all layers of `choice`, also those that measured slower
+
+
+def subject(config: Any, world: World, rounds: int) -> Subject:
+    """Build the model, the optimizer, a batch and the reducers from the settings, and check them."""
+    parts.set_up_torch(config, world)
+    precision = build("precision", config.precision)
+    precision.prepare(world.device)
+    check_groups(config, ("precision", "optimizer"))
+    torch.manual_seed(config.seed)
+    model = build("model", config.model).to(world.device)
+    memory_format.prepare(model, world.device, config.channels_last)
+    settings = lowrank.arguments(plain(config.model.get("low_rank")))
+    conditions = Conditions(
+        world=world, optimizer=build("optimizer", config.optimizer), precision=precision, clip_norm=config.clip_norm,
+        loss=loss_of(config, model, world), rounds=rounds,
+    )  # fmt: skip
+    return Subject(
+        model=model,
+        choice=lowrank.choose(model, **settings),
+        rank_ratio=settings["rank_ratio"],
+        reducers={key: build("reducer", node) for key, node in config.reducers.items() if key in overrides.REDUCERS},
+        has_momentum="momentum" in config.optimizer,
+        channels_last=config.channels_last,
+        conditions=conditions,
+        every_layer=config.layers == "all",
+    )
+
+
+def loss_of(config: Any, model: nn.Module, world: World) -> batches.Loss:
+    """The loss of a random batch, or of the first batch of the data set."""
+    sample = [tensor.to(world.device) for tensor in sample_of(config)]
+    if config.batch == "task":
+        task = build("dataset", config.dataset, world=world)
+        task.prepare(model, sample)
+        return batches.of_task(task)
+    return batches.of_sample(
+        sample, plain(config.dataset), batch_size=config.batch_size, length=config.length, model=model, device=world.device
+    )  # fmt: skip
+
+
+def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """All measurements as plain data: layers, steps, methods; the methods begin with vanilla training."""
+    how = who.conditions
+    say("measuring the layers that can be factorised")
+    layers = layer_times.measure(who.model, who.choice, ratios, how, who.channels_last)
+    faster = decisions.recommended_ranks(who.choice.ranks, {layer.name: layer.ranks for layer in layers})
+    ranks = who.choice.ranks if who.every_layer else faster
+    nets = {FULL_RANK: who.model} | ({decisions.PUFFERFISH: factorised(who, ranks)} if ranks else {})
+    say("measuring whole steps")
+    steppers = {name: Stepper(net, who.reducers["allreduce"], how) for name, net in nets.items()}
+    steps = whole_step.measure(steppers, how)
+    states = {name: method_costs.state_bytes(stepper.optimizer) for name, stepper in steppers.items()}
+    gradients = {name: method_costs.gradients_of(net) for name, net in nets.items()}
+    del steppers  # and their buffers
+    say("measuring the reducers")
+    chosen = layer_overrides(who, ranks, layers)
+    methods = [
+        method
+        for name, net in nets.items()
+        for method in methods_of(who, name, net, gradients.pop(name), steps[name], states[name], batch_size, chosen)
+    ]
+    dense = sum(layer.dense * layer.calls for layer in layers)
+    return {
+        "batch_size": batch_size,
+        "processes": how.world.size,
+        "rounds": how.rounds,
+        "ratios": list(ratios),
+        "layers": layer_rows(who, layers),
+        "includes_slower_layers": ranks != faster,
+        "left": {name or "the model itself": reason for name, reason in who.choice.left.items()},
+        "parameters": {name: counting.parameters(net) for name, net in nets.items()},
+        "steps": steps,
+        "rest_of_the_step": sum(seconds for section, seconds in steps[FULL_RANK].items() if section != "wait") - dense,
+        "methods": [method.as_data() for method in methods],
+        **environment(how.device),
+    }
+
+
+def factorised(who: Subject, ranks: Mapping[str, int]) -> nn.Module:
+    """The network that Pufferfish would train after its switch, with random factors."""
+    hybrid = copy.deepcopy(who.model)
+    lowrank.restructure(hybrid, ranks)
+    memory_format.prepare(hybrid, who.conditions.device, who.channels_last)
+    return hybrid
+
+
+def methods_of(
+    who: Subject, name: str, net: nn.Module, gradients: Sequence[Tensor], step: Mapping[str, float], state: int, batch_size: int,
+    layers: Sequence[str],
+) -> list[Method]:  # fmt: skip
+    """Every reducer on one network; a reducer that does not work with loss scaling is left out where the loss is scaled."""
+    how, found = who.conditions, []
+    costs: dict[str, method_costs.Costs] = {}
+    for key, make in who.reducers.items():
+        label = overrides.REDUCERS[key][0]
+        if key == "ddp":
+            costs[key] = method_costs.of_ddp(net, costs["allreduce"])
+        elif how.precision.scales and not make(world=how.world, watch=None).supports_loss_scaling:
+            continue
+        else:
+            costs[key] = method_costs.measure(f"{name}, {label}", make, net, gradients, how)
+        own = costs[key]
+        low_rank = name == decisions.PUFFERFISH
+        plain_label = decisions.PUFFERFISH if low_rank else decisions.VANILLA
+        found.append(
+            Method(
+                label=plain_label if key == "allreduce" else f"{decisions.PUFFERFISH} + {label}" if low_rank else label,
+                model=name,
+                reducer=label,
+                seconds=step,
+                encode=own.encode,
+                decode=own.decode,
+                decode_a_worker=own.decode_a_worker,
+                messages=own.messages,
+                overlapped=key == "ddp",
+                memory=method_costs.parameter_bytes(net) + own.buffers + state,
+                batch_size=batch_size,
+                overrides=(
+                    "method=pufferfish" if low_rank else "method=vanilla",
+                    *overrides.of_reducer(key, has_momentum=who.has_momentum),
+                    *(layers if low_rank else ()),
+                ),
+            )
+        )
+    return found
+
+
+def layer_overrides(who: Subject, ranks: Mapping[str, int], layers: Sequence[LayerTimes]) -> tuple[str, ...]:
+    names = layer_times.factorable(who.model)
+    usual = {name: lowrank.rank_of(lowrank.matrix_shape(lowrank.get_layer(who.model, name)), who.rank_ratio) for name in names}
+    return overrides.of_layers(ranks, who.choice.ranks, names, usual)
+
+
+def layer_rows(who: Subject, layers: Sequence[LayerTimes]) -> list[dict[str, Any]]:
+    """The measured layers as plain data."""
+    rows = []
+    for layer in layers:
+        rank = who.choice.ranks.get(layer.name)
+        timing = layer.ranks.get(rank) if rank is not None else None
+        after = weights_before_and_after(lowrank.get_layer(who.model, layer.name), rank)[1] if rank is not None else None
+        rows.append({
+            "layer": layer.name, "kind": layer.kind, "shape": list(layer.shape), "input": list(layer.input), "calls": layer.calls,
+            "weights": layer.weights, "rank": rank, "weights_at_rank": after, "seconds": layer.dense,
+            "ranks": {str(rank): {"seconds": t.seconds, "ratio": t.ratio, "noise": t.noise} for rank, t in layer.ranks.items()},
+            "factor": decisions.decide(rank, timing).factor, "advice": decisions.decide(rank, timing).words,
+        })  # fmt: skip
+    return rows
+
+
+def stable_ranks(directory: Path, who: Subject, target: str) -> dict[str, float]:
+    """The stable rank of each layer of a trained model, by name. `target` is what the user's own settings build."""
+    record = reader.read_run(directory)
+    with reader.asking(directory):
+        trained = restore.restored_model(directory, record, [target])
+    lowrank.merge(trained)
+    found = {}
+    for name in layer_times.factorable(who.model):
+        try:
+            layer, own = lowrank.get_layer(trained, name), lowrank.get_layer(who.model, name)
+        except (AttributeError, TypeError):
+            raise InputError(f"the run in {directory} has no layer {name}: run= must name a run of the same model") from None
+        if lowrank.matrix_shape(layer) != lowrank.matrix_shape(own):
+            raise InputError(
+                f"{name} is {lowrank.matrix_shape(layer)} in {directory}, but {lowrank.matrix_shape(own)} here: "
+                "give the settings of the run, its profile for example"
+            )
+        found[name] = lowrank.stable_rank(layer)
+    return found

@@ -1,0 +1,102 @@
+"""The command pufferfish-advise: which method pays for a model on a network. Torch is imported once the settings are checked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pufferfish_bench.advisor import networks
+from pufferfish_bench.advisor.advice import advise
+from pufferfish_bench.advisor.overrides import shared
+from pufferfish_bench.base.console import RANK, complain, complaints
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.cli.messages import command
+from pufferfish_bench.config.build import config_errors
+from pufferfish_bench.config.command_line import Job, for_each_config
+from pufferfish_bench.config.settings import plain
+from pufferfish_bench.records.files import write_json
+
+QUICK_ROUNDS = 2
+
+
+def run() -> None:
+    """The command pufferfish-advise."""
+    with command():
+        for_each_config("advise", show)
+
+
+def show(job: Job) -> None:
+    """Measure, predict, and print the advice or write it."""
+    if job.refusal:
+        raise InputError(job.refusal)
+    config = job.config
+    with config_errors():
+        check(config)
+        network, workers = networks.parse(str(config.network), str(config.latency)), networks.worker_counts(plain(config.workers))
+        measured, network = measure(config, network)
+        if RANK:
+            return
+        found = {"model": config.name} | advise(measured, network, workers, shared(job.overrides))
+    if config.json:
+        print(json.dumps(found, indent=2))
+    if config.out is not None:
+        out = Path(config.out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out.with_name(f"{out.name}.json"), found)
+    from pufferfish_bench.report import advice  # matplotlib takes a second
+
+    if not config.json:
+        advice.show(found, Console())
+    if config.out is not None:
+        advice.draw(found, Path(config.out), Console(stderr=config.json))
+
+
+def check(config: Any) -> None:
+    """Refuse wrong settings before torch is imported."""
+    for key, least in (("batch_size", 1), ("rounds", 2), ("length", 2)):
+        value = config[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"{key}={value} must be a whole number of at least {least}")
+    for key in ("json", "quick"):
+        if not isinstance(config[key], bool):
+            raise InputError(f"{key}={config[key]}: true or false is expected")
+    for key, allowed in (("batch", ("sample", "task")), ("layers", ("faster", "all"))):
+        if config[key] not in allowed:
+            raise InputError(f"{key}={config[key]} is not known; allowed: {', '.join(allowed)}")
+    ratios = plain(config.ratios)
+    if not isinstance(ratios, list) or not all(
+        isinstance(r, int | float) and not isinstance(r, bool) and 0 < r <= 1 for r in ratios
+    ):
+        raise InputError(f"ratios={ratios} must be a list of numbers above 0 and at most 1, such as [0.5,0.25]")
+    if config.run is not None and not Path(str(config.run)).is_dir():
+        raise InputError(f"run={config.run} is not a directory: name the directory of a finished run")
+    if config.out is not None and not Path(str(config.out)).name:
+        raise InputError(f"out={config.out} must be FOLDER/NAME; the files are NAME.json, NAME.png and NAME.svg")
+
+
+def measure(config: Any, network: networks.Network | None) -> tuple[dict[str, Any], networks.Network]:
+    """The measurements, and the network, which is measured too if it is not given."""
+    from pufferfish_bench.advisor import measurement
+    from pufferfish_bench.distributed import network as links
+    from pufferfish_bench.distributed import world as worlds
+
+    def say(words: str) -> None:
+        if RANK == 0 and complaints.is_terminal:
+            complain(words)
+
+    world = worlds.join(config.device, timeout=config.rank_timeout, warn_after=config.rank_warning)
+    if network is None:
+        say("measuring the network")
+        network = networks.measured(links.measure(world), f"measured between {world.size} processes")
+    subject = measurement.subject(config, world, QUICK_ROUNDS if config.quick else config.rounds)
+    measured = measurement.measure(subject, plain(config.ratios), config.batch_size, say)
+    if config.run is not None:
+        ranks = measurement.stable_ranks(Path(config.run), subject, str(config.model.net.get("_target_")))
+        for row in measured["layers"]:
+            row["stable_rank"] = ranks[row["layer"]]
+    return measured, network
+
+
+if __name__ == "__main__":
+    run()

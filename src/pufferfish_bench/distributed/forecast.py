@@ -1,0 +1,188 @@
+"""Predicts the step of a method from parts that were measured one by one: pure functions on top of prediction.py.
+
+A method without overlap costs what prediction.py says: computation + encode + decode + its collectives. With overlap (DDP) a
+message is sent when its gradients are ready, while the backward pass goes on. With the messages m_1 .. m_k in the order in which
+they are sent, each ready after its share of the backward pass, the step takes
+
+    the largest over j of (everything until m_j is ready) + (m_j + ... + m_k) + (everything after the backward pass)
+
+and never less than the step without communication. That is an estimate: it takes bytes for a measure of the time of the backward
+pass, and communication for free of computation.
+
+So every method takes, for a given latency, the largest of a few times that are affine in 1 / bandwidth. Where a method begins to
+pay, and where the fastest one changes, is solved exactly.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from pufferfish_bench.distributed import prediction
+from pufferfish_bench.distributed.prediction import COLLECTIVES
+from pufferfish_bench.records.measured import PARTS, Link, Measured
+
+Line = tuple[float, float]  # a + b / bandwidth, in seconds
+SECTIONS = tuple(section for part in PARTS.values() for section in part)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train, with the measured parts of its step on one worker."""
+
+    label: str
+    model: str  # "full-rank", or "Pufferfish" for the factorised network
+    reducer: str  # the reducer's label
+    seconds: Mapping[str, float]  # computation by section; a section that is missing took no time
+    encode: float
+    decode: float  # of an allreduce, or the part of a gathered decode that does not depend on the number of workers
+    decode_a_worker: float  # the part that each gathered message adds
+    messages: tuple[tuple[str, int], ...]  # (collective, bytes) of a step
+    overlapped: bool  # whether messages are sent during the backward pass; its prediction is an estimate
+    memory: int  # bytes of parameters, gradients, optimizer state and buffers of the reducer; without activations
+    batch_size: int  # per worker
+    overrides: tuple[str, ...] = ()  # settings of pufferfish-run that choose this method
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(size for _, size in self.messages)
+
+    def at(self, workers: int) -> Measured:
+        """The step that this many workers would measure, without waiting and communication: for prediction.py."""
+        times = dict.fromkeys(SECTIONS, 0.0) | dict(self.seconds)
+        times |= {"encode": self.encode, "decode": self.decode + workers * self.decode_a_worker}
+        return Measured(
+            label=self.label, directory=Path(), name=self.label, phase="forecast", workers=workers, hosts=None, cap=None,
+            batch_size=self.batch_size, steps=1, timed_steps=0, seconds=times, slowest={}, fastest={},
+            bytes_sent=self.bytes_sent, messages=self.messages, overlapped=self.overlapped, links={}, threads_a_core=None,
+            record={},
+        )  # fmt: skip
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data for a JSON file."""
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "Method":
+        messages = tuple((str(kind), int(size)) for kind, size in data["messages"])
+        return cls(**{**data, "messages": messages, "overrides": tuple(data["overrides"])})
+
+
+def lines(method: Method, workers: int, links: Mapping[str, Link]) -> list[Line]:
+    """A step takes the largest of these: (seconds that do not depend on the links' bandwidth, bytes on the wire).
+
+    Only the latency of `links` is used.
+    """
+    run = method.at(workers)
+    fixed = prediction.local_seconds(run, workers)
+    costs = [
+        (COLLECTIVES[kind](size, workers, links[kind].latency, inf), COLLECTIVES[kind](size, workers, 0.0, 1.0))
+        for kind, size in method.messages
+    ]
+    if not method.overlapped:
+        return [(fixed + sum(cost[0] for cost in costs), sum(cost[1] for cost in costs))]
+    backward, total = run.seconds["backward"], method.bytes_sent
+    ready = [backward * sent / total for sent in accumulate(size for _, size in method.messages)]
+    found = [(fixed, 0.0)]
+    for place, moment in enumerate(ready):
+        waiting = fixed - backward + moment
+        found.append((waiting + sum(cost[0] for cost in costs[place:]), sum(cost[1] for cost in costs[place:])))
+    return found
+
+
+def step_seconds(method: Method, workers: int, links: Mapping[str, Link]) -> float:
+    """The predicted time of a step. All messages of a method use one kind of collective."""
+    bandwidth = min((links[kind].bandwidth for kind, _ in method.messages), default=inf)
+    return at_bandwidth(lines(method, workers, links), bandwidth)
+
+
+def at_bandwidth(found: Sequence[Line], bandwidth: float) -> float:
+    return max(fixed + wire / bandwidth for fixed, wire in found)
+
+
+@dataclass(frozen=True)
+class Range:
+    """The bandwidths, in bytes per second, at which a method pays; both ends are excluded."""
+
+    low: float
+    high: float
+
+    def __contains__(self, bandwidth: float) -> bool:
+        return self.low < bandwidth < self.high
+
+
+def pays(method: Method, baseline: Method, workers: int, latency: float, margin: float = 0.0) -> Range | None:
+    """Where a step of `method`, made longer by `margin`, is shorter than one of `baseline`. None: nowhere.
+
+    The baseline must not overlap.
+
+    With x = 1 / bandwidth, each line must satisfy (1 + margin) (a + b x) < A + B x: a half-line of x.
+    """
+    links = prediction.uniform(Link(latency, inf))
+    [(fixed, wire)] = lines(baseline, workers, links)
+    low, high = 0.0, inf  # of x
+    for own_fixed, own_wire in lines(method, workers, links):
+        gain, growth = fixed - (1 + margin) * own_fixed, (1 + margin) * own_wire - wire  # growth * x < gain
+        if growth > 0:
+            high = min(high, gain / growth)
+        elif growth < 0:
+            low = max(low, gain / growth)
+        elif gain <= 0:
+            return None
+    if not low < high:
+        return None
+    return Range(1 / high if high < inf else 0.0, 1 / low if low > 0 else inf)
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A range of bandwidths and the fastest method there; None: no method pays."""
+
+    range: Range
+    method: Method | None
+
+
+def preferred(methods: Sequence[Method], times: Mapping[str, float], margin: float) -> Method | None:
+    """The first method whose step is at most `margin` longer than the shortest: a later one must be worth its complications."""
+    shortest = min((times[method.label] for method in methods), default=inf)
+    return next((method for method in methods if times[method.label] <= (1 + margin) * shortest), None)
+
+
+def regimes(methods: Sequence[Method], baseline: Method, workers: int, latency: float, margin: float = 0.0) -> list[Regime]:
+    """The preferred method of those that pay at every bandwidth, from slow networks to fast ones."""
+    links = prediction.uniform(Link(latency, inf))
+    found = {method.label: lines(method, workers, links) for method in methods}
+    where = {method.label: pays(method, baseline, workers, latency, margin) for method in methods}
+    ordered = [0.0, *critical([*found.values()], [range for range in where.values() if range], margin), inf]
+    merged: list[Regime] = []
+    for low, high in pairwise(ordered):
+        inside = between(low, high)
+        paying = [method for method in methods if (its := where[method.label]) and inside in its]
+        best = preferred(paying, {method.label: at_bandwidth(found[method.label], inside) for method in paying}, margin)
+        if merged and merged[-1].method is best:
+            low = merged.pop().range.low
+        merged.append(Regime(Range(low, high), best))
+    return merged
+
+
+def critical(found: Sequence[Sequence[Line]], where: Sequence[Range], margin: float) -> list[float]:
+    """The bandwidths at which `preferred` may change, in ascending order: the ends of ranges, and where two lines cross, of which
+    one may be longer by the margin."""
+    ends = {end for range in where for end in (range.low, range.high)}
+    every = [line for its in found for line in its]
+    for fixed, wire in every:
+        for factor in {1.0, 1 + margin}:
+            for other_fixed, other_wire in every:
+                rise, fall = factor * fixed - other_fixed, other_wire - factor * wire
+                if rise and fall / rise > 0:
+                    ends.add(fall / rise)
+    return sorted(end for end in ends if 0 < end < inf)
+
+
+def between(low: float, high: float) -> float:
+    """A bandwidth inside a range."""
+    if high == inf:
+        return 2 * low if low > 0 else 1.0
+    return (low + high) / 2

@@ -1,0 +1,186 @@
+"""The advice of pufferfish-advise: tables for the terminal and a chart of the speed-up over bandwidth."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from rich.console import Console
+
+from pufferfish_bench.base.console import say
+from pufferfish_bench.distributed import forecast, units
+from pufferfish_bench.distributed.forecast import Method
+from pufferfish_bench.distributed.prediction import uniform
+from pufferfish_bench.records import provenance
+from pufferfish_bench.records.measured import Link
+from pufferfish_bench.report import charts
+from pufferfish_bench.report.output import Sheet, number
+
+SPAN = (1e7, 1e12)  # bits per second on the bandwidth axis
+FACTORISED = "Pufferfish"
+MOST_TABLES = 2  # with more numbers of workers, one table of speed-ups replaces the others
+
+Advice = Mapping[str, Any]
+
+
+def show(advice: Advice, console: Console) -> None:
+    """Print the layers, the methods for each number of workers, and the recommendation."""
+    layers(advice).show(console)
+    for name, reason in advice["left"].items():
+        say(f"cannot be factorised: {name}: {reason}", console)
+    say(step_sentence(advice), console)
+    counts = advice["workers"]
+    for workers in counts if len(counts) <= MOST_TABLES else counts[:1]:
+        methods(advice, workers).show(console)
+    if len(counts) > MOST_TABLES:
+        speedups(advice).show(console)
+    for warning in stable_rank_warnings(advice):
+        say(f"warning: {warning}", console)
+    for found in advice["recommendations"]:
+        say(found["sentence"], console, style="bold")
+    commands = dict.fromkeys(found["command"] for found in advice["recommendations"])
+    for command in commands:
+        say(f"  {command}", console)
+    say(f"on every worker, started by torchrun. Not known here: {'; '.join(advice['unknown'])}.", console)
+
+
+def layers(advice: Advice) -> Sheet:
+    """A row for each layer: its time dense and at each rank."""
+    ratios = advice["ratios"]
+    with_stable = any("stable_rank" in row for row in advice["layers"])
+    columns = ["layer", "matrix", "weights", "full rank", *(fraction(ratio) for ratio in ratios), "rank", "weights at rank"]
+    columns += [*(["stable rank"] if with_stable else []), "advice"]
+    rows = []
+    for row in advice["layers"]:
+        smaller = min(row["shape"])
+        times = (row["ranks"].get(str(max(1, int(ratio * smaller)))) for ratio in ratios)
+        rows.append([
+            row["layer"], f"{row['shape'][0]} x {row['shape'][1]}", number(row["weights"], "{:,}".format),
+            number(row["seconds"], units.show_seconds),
+            *(number(time and time["seconds"], units.show_seconds) for time in times),
+            number(row["rank"], str), number(row["weights_at_rank"], "{:,}".format),
+            *([number(row.get("stable_rank"), "{:.1f}".format)] if with_stable else []),
+            row["advice"] + compared(row),
+        ])  # fmt: skip
+    title = f"{advice['model']}: forward and backward of each layer, batch {advice['batch_size']}"
+    note = "Columns 1/2 to 1/16: at this fraction of the smaller side of the matrix. Medians, dense and factorised in turns."
+    return Sheet(title, columns, rows, note, dispensable=("weights at rank", "matrix", "weights"))
+
+
+def compared(row: Mapping[str, Any]) -> str:
+    """How the time at the rank of the settings compares with the dense layer, in parentheses."""
+    timing = row["ranks"].get(str(row["rank"]))
+    return f" ({timing['ratio']:.2f} of the time)" if timing else ""
+
+
+def fraction(ratio: float) -> str:
+    """1/4 for 0.25; a ratio that is not of this form is printed as a number."""
+    parts = round(1 / ratio)
+    return f"1/{parts}" if abs(1 / ratio - parts) < 1e-9 else f"{ratio:g}"
+
+
+def step_sentence(advice: Advice) -> str:
+    steps = {name: sum(sections.values()) - sections.get("wait", 0.0) for name, sections in advice["steps"].items()}
+    shown = ", ".join(f"{name} {units.show_seconds(seconds)}" for name, seconds in steps.items())
+    words = f"a whole step without communication: {shown}; outside the layers above: "
+    words += units.show_seconds(max(0.0, advice["rest_of_the_step"]))
+    if advice["includes_slower_layers"]:
+        words += ". layers=all: Pufferfish includes layers that are no faster at their rank, and is not recommended"
+    if FACTORISED not in steps:
+        words += ". No layer that model.low_rank factorises is faster at its rank: Pufferfish is not considered"
+    return f"{words}."
+
+
+def methods(advice: Advice, workers: int) -> Sheet:
+    """A row for each method."""
+    rows = []
+    for row in advice["forecasts"]:
+        if row["workers"] == workers:
+            rows.append([
+                row["method"] + (" (estimate)" if row["estimate"] else ""), number(row["seconds"], units.show_seconds),
+                number(row["speedup"], "{:.2f}x".format), number(row["bytes"] / 1e6, "{:,.2f} MB".format),
+                number(row["memory"] / 1e6, "{:,.1f} MB".format), where_it_pays(row) if rows else "",
+            ])  # fmt: skip
+    columns = ["method", "step", "speed-up", "sent", "memory", "pays"]
+    title = f"{workers:,} workers, {advice['network']['name']}"
+    note = (
+        f"Network: {advice['network']['source']}. Memory: parameters, gradients, optimizer state, buffers of the reducer. "
+        f"A method pays where its step is at least {advice['margin']:.0%} shorter than that of the first one."
+    )
+    return Sheet(title, columns, rows, note, dispensable=("memory",))
+
+
+def speedups(advice: Advice) -> Sheet:
+    """The speed-up of each method for all numbers of workers."""
+    found = {(row["method"], row["workers"]): row["speedup"] for row in advice["forecasts"]}
+    names = dict.fromkeys(name for name, _ in found)
+    rows = [[name, *(number(found[name, workers], "{:.2f}x".format) for workers in advice["workers"])] for name in names]
+    return Sheet(
+        f"speed-up over {next(iter(names))} by number of workers, {advice['network']['name']}",
+        ["method", *(f"{workers:,}" for workers in advice["workers"])], rows,
+    )  # fmt: skip
+
+
+def where_it_pays(row: Mapping[str, Any]) -> str:
+    if not row["pays"]:
+        return "nowhere"
+    limits = [f"above {units.show_bits(row['pays_above'])}"] if row["pays_above"] else []
+    limits += [f"below {units.show_bits(row['pays_below'])}"] if row["pays_below"] else []
+    return " and ".join(limits) or "at every bandwidth"
+
+
+def stable_rank_warnings(advice: Advice) -> list[str]:
+    return [
+        f"the stable rank of {row['layer']} in the trained run is {row['stable_rank']:.1f}, above its rank {row['rank']}: "
+        "factorising it may cost accuracy"
+        for row in advice["layers"]
+        if row["factor"] and row.get("stable_rank", 0) > row["rank"]
+    ]
+
+
+def draw(advice: Advice, out: Path, console: Console) -> None:
+    """The speed-up of each method over bandwidth, a panel for each number of workers (at most four)."""
+    found = [Method.from_data(data) for data in advice["methods"]]
+    counts = some(advice["workers"], 4)
+    link = advice["network"]["links"]["allreduce"]
+    with charts.style():
+        figure = Figure(figsize=(4 + 4.5 * len(counts), 6.5), layout="constrained")
+        panels = figure.subplots(1, len(counts), sharey=True, squeeze=False)[0]
+        for axes, workers in zip(panels, counts, strict=True):
+            panel(axes, found, workers, link)
+        panels[0].set_ylabel("speed-up over vanilla training, predicted")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=charts.SMALL + 2)
+        words = f"{advice['model']}, batch {advice['batch_size']} per worker, latency {units.show_seconds(link['latency'])}"
+        figure.suptitle(charts.title(words))
+        charts.write_at_foot(figure, provenance.sentence(provenance.of([advice])))
+        charts.save(figure, out, console)
+
+
+def panel(axes: Any, found: Sequence[Method], workers: int, link: Mapping[str, float]) -> None:
+    span = np.geomspace(*SPAN, 121)
+    links = [uniform(Link(link["latency"], bits / 8)) for bits in span]
+    plain = [forecast.step_seconds(found[0], workers, here) for here in links]
+    colours = {reducer: place for place, reducer in enumerate(dict.fromkeys(method.reducer for method in found))}
+    for method in found[1:]:
+        times = [forecast.step_seconds(method, workers, here) for here in links]
+        low_rank = method.model == FACTORISED
+        axes.plot(
+            span, np.divide(plain, times), label=method.label, color=charts.LINES[colours[method.reducer] % len(charts.LINES)],
+            linestyle="-" if low_rank else "--", linewidth=2 if low_rank else 1.2,
+        )  # fmt: skip
+    axes.axhline(1.0, color=charts.GREY, linewidth=1)
+    if SPAN[0] <= 8 * link["bandwidth"] <= SPAN[1]:
+        axes.axvline(8 * link["bandwidth"], color=charts.GREY, linewidth=1, linestyle=":")
+    axes.set(xscale="log", yscale="log", xlabel="bandwidth of a worker's link", title=f"{workers:,} workers")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.show_bits(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.tick_params(axis="x", rotation=30)
+
+
+def some(counts: Sequence[int], most: int) -> list[int]:
+    """At most this many of the numbers of workers, evenly spread, the first and the last among them."""
+    if len(counts) <= most:
+        return list(counts)
+    return [counts[round(place * (len(counts) - 1) / (most - 1))] for place in range(most)]

@@ -1,0 +1,265 @@
+"""pufferfish-advise as a user calls it: advice for each kind of model, settings that run, refusals."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pufferfish_bench.advisor import check, networks, overrides
+from pufferfish_bench.advisor.advice import methods_in
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.cli import advise as command_line
+from pufferfish_bench.cli import advisor_check
+from pufferfish_bench.config import parts
+from pufferfish_bench.config.build import composed
+from pufferfish_bench.config.settings import plain
+from pufferfish_bench.distributed import forecast
+from pufferfish_bench.distributed.world import single_process
+from tests.support.commands import SMALL_TEXT, Command
+from tests.support.repository import REPOSITORY
+from tests.support.torchrun import environment, run_ranks
+
+TOY = ("profile=smoke", "model.net.width=0.05", "batch_size=4")
+QUICK = ("quick=true", "ratios=[0.5]")
+Advise = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def advise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Advise:
+    """Run pufferfish-advise in this process; return its JSON file."""
+
+    def run(*words: str) -> dict[str, Any]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+        monkeypatch.setattr(sys, "argv", ["pufferfish-advise", *words, "out=advice/here"])
+        command_line.run()
+        return json.loads((tmp_path / "advice" / "here.json").read_text())
+
+    return run
+
+
+def start(
+    *words: str, cwd: Path, program: tuple[str, ...] = ("-m", "pufferfish_bench.cli.advise")
+) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *program, *words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300
+    )  # fmt: skip
+
+
+def test_the_command_prints_layers_methods_and_a_recommendation_and_writes_a_file_and_a_chart(tmp_path: Path):
+    done = start("model=resnet18", *TOY, *QUICK, "network=1gbit", "workers=[2,8]", "out=found/x", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {"x.json", "x.png", "x.svg"}
+    found = json.loads((tmp_path / "found" / "x.json").read_text())
+    assert [each["workers"] for each in found["recommendations"]] == [2, 8]
+    for each in found["recommendations"]:
+        assert each["sentence"] in done.stdout
+        assert each["sentence"].startswith(f"at 1 Gbit/s and {each['workers']} workers: ")
+        assert each["command"].startswith("pufferfish-run model=resnet18 profile=smoke model.net.width=0.05 batch_size=4 method=")
+    assert "accuracy" in done.stdout
+    names = [row["method"] for row in found["forecasts"] if row["workers"] == 2]
+    assert names[:7] == ["vanilla", "DDP", "fp16", "PowerSGD rank 2", "PowerSGD rank 4", "Signum", "top-k"]
+    for method in methods_in(found):  # the file holds what its own forecasts were made from
+        [row] = [row for row in found["forecasts"] if row["workers"] == 8 and row["method"] == method.label]
+        network = networks.parse("1gbit", "50us")
+        assert row["seconds"] == pytest.approx(forecast.step_seconds(method, 8, network.links))
+        assert row["bytes"] == method.bytes_sent
+
+
+@pytest.mark.parametrize("model", ["lstm", "transformer"])
+def test_text_models_are_measured_too(model: str, advise: Advise):
+    found = advise(f"model={model}", *SMALL_TEXT[model], *QUICK)
+    assert found["batch_size"] == {"lstm": 20, "transformer": 32}[model]
+    kinds = {layer["kind"] for layer in found["layers"]}
+    assert kinds == {"lstm": {"LSTM"}, "transformer": {"Linear"}}[model]
+    assert found["methods"][0]["messages"] == [["allreduce", 4 * found["parameters"]["full-rank"]]]
+
+
+def test_json_goes_to_standard_output_alone(advise: Advise, capsys: pytest.CaptureFixture):
+    found = advise("model=resnet18", *TOY, *QUICK, "batch=task", "dataset.train_images=8", "dataset.test_images=4", "json=true")
+    assert json.loads(capsys.readouterr().out) == found
+
+
+def test_a_trained_run_adds_stable_ranks(advise: Advise, invoke: Command, capsys: pytest.CaptureFixture, tmp_path: Path):
+    small = ("profile=smoke", "model.net.width=0.05", "batch_size=8")
+    data = ("dataset.train_images=32", "dataset.test_images=8", "epochs=2", "run_dir=run")
+    assert invoke("model=resnet18", "method=pufferfish", *small, *data).returncode == 0
+    found = advise("model=resnet18", *small, *QUICK, "run=run")
+    assert all(1 - 1e-4 <= layer["stable_rank"] <= min(layer["shape"]) for layer in found["layers"])
+    factored = [layer for layer in found["layers"] if layer["rank"]]
+    assert all(layer["stable_rank"] <= layer["rank"] + 1e-3 for layer in factored)  # its weights have this rank
+    assert "stable" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        advise("model=resnet18", "profile=smoke", "model.net.width=0.1", *QUICK, "run=run")
+    assert "give the settings of the run" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def methods() -> dict[str, tuple[str, ...]]:
+    """Every reducer on a network of which the advisor leaves some layers."""
+    ranks = {"layer4.1.conv1": 5, "layer4.1.conv2": 3}
+    layers = overrides.of_layers(ranks, {}, ["conv1", "layer4.1.conv1", "layer4.1.conv2", "linear"], {"layer4.1.conv1": 5})
+    return {key: ("method=pufferfish", *overrides.of_reducer(key, has_momentum=True), *layers) for key in overrides.REDUCERS}
+
+
+@pytest.mark.parametrize("key", overrides.REDUCERS)
+def test_the_settings_of_every_method_compose_and_fit_together(key: str, methods: dict[str, tuple[str, ...]]):
+    config = composed(["model=resnet18", "profile=smoke", "model.net.width=0.1", *methods[key]])
+    assert plain(config.model.low_rank)["ranks"] == {"layer4.1.conv2": 3}
+    assert plain(config.model.low_rank)["keep"] == ["conv1", "linear"]
+    world = single_process()
+    built = parts.build_parts(config, world)
+    if key != "ddp":  # needs torchrun
+        parts.try_parts(built, config, world)
+
+
+@pytest.mark.parametrize("model", ["lstm", "transformer"])
+def test_signum_gets_an_optimizer_without_momentum(model: str):
+    config = composed([f"model={model}", *SMALL_TEXT[model]])
+    words = overrides.of_reducer("signum", has_momentum="momentum" in config.optimizer)
+    config = composed([f"model={model}", *SMALL_TEXT[model], "method=vanilla", *words])
+    parts.try_parts(parts.build_parts(config, single_process()), config, single_process())
+
+
+def test_the_recommended_layers_are_those_that_a_run_factorises(invoke: Command, tmp_path: Path):
+    data = ("dataset.train_images=16", "dataset.test_images=8", "batch_size=8", "epochs=2", "run_dir=run")
+    names = ["conv1", *(f"layer{n}.{block}.conv{c}" for n in range(1, 5) for block in (0, 1) for c in (1, 2)), "linear"]
+    names += [f"layer{n}.0.shortcut.conv" for n in (2, 3, 4)]
+    ranks = {"layer4.1.conv1": 16, "layer3.0.conv2": 2}
+    words = overrides.of_layers(ranks, {}, names, {"layer4.1.conv1": 16})
+    done = invoke("model=resnet18", "profile=smoke", "method=pufferfish", "reducer=powersgd", "reducer.rank=4", *words, *data)
+    assert done.returncode == 0, done.stderr
+    [operation] = json.loads((tmp_path / "run" / "run.json").read_text())["operations"]
+    assert {name: layer["rank"] for name, layer in operation["layers"].items()} == ranks
+
+
+def test_names_that_look_like_numbers_reach_the_run_unchanged():
+    words = overrides.of_layers({"0.30": 3}, {}, ["0.10", "0.30", "7", "fc"], {"0.30": 4})
+    config = composed(["model=resnet18", *words])
+    assert plain(config.model.low_rank) == {"keep": ["0.10", "7", "fc"], "first": None, "rank_ratio": 0.25, "ranks": {"?.30": 3}}
+    assert overrides.of_layers({"a": 3}, {"a": 3}, ["a", "b"], {}) == ()
+
+
+def test_only_the_settings_that_a_run_has_are_passed_on():
+    given = ["model=vgg19", "network=10gbit", "+model.net.x=1", "workers=2..8", "run=a", "batch_size=3", "out=x", "~model.kind"]
+    assert overrides.shared(given) == ["model=vgg19", "+model.net.x=1", "batch_size=3", "~model.kind"]
+
+
+def test_the_network_is_measured_between_the_ranks_of_torchrun(tmp_path: Path):
+    words = ("model=resnet18", *TOY, *QUICK, "network=measured", "workers=2", "out=x")
+    done = run_ranks(tmp_path, "pufferfish_bench.cli.advise", *words)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "x.json").read_text())
+    assert found["processes"] == 2
+    assert found["network"]["links"]["allreduce"]["bandwidth"] > 0
+    assert done.stdout.count("workers: ") == 1  # rank 1 prints nothing
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("network=fast", "network=fast is not known"),
+        ("network=measured", "network=measured needs at least 2 workers"),
+        ("workers=1", "workers=1 must be a number from 2"),
+        ("workers=8..2", "workers=8..2 must be a range"),
+        ("batch_size=0", "batch_size=0 must be a whole number of at least 1"),
+        ("latency=5", "'5' is not a time"),
+        ("ratios=[2]", "ratios=[2] must be a list"),
+        ("run=nowhere", "run=nowhere is not a directory"),
+        ("batch=all", "batch=all is not known"),
+        ("layers=no", "layers=no is not known"),
+        ("model=resnet", "model=resnet is not known"),
+    ],
+)
+def test_mistakes_are_refused_in_one_sentence_before_torch_is_imported(word: str, sentence: str, tmp_path: Path):
+    program = (
+        "import sys\nfrom pufferfish_bench.cli.advise import run\n"
+        "try:\n    run()\nexcept SystemExit as exit:\n    assert exit.code == 2\nfinally:\n    assert 'torch' not in sys.modules"
+    )
+    done = start(word, cwd=tmp_path, program=("-c", program))
+    assert done.returncode == 0, done.stderr
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [["--help"], ["--cfg", "job"]])
+def test_help_and_settings_do_not_wait_for_torch(flags: list[str], tmp_path: Path):
+    program = "import sys\nfrom pufferfish_bench.cli.advise import run\nrun()\nassert 'torch' not in sys.modules"
+    done = start(*flags, cwd=tmp_path, program=("-c", program))
+    assert done.returncode == 0, done.stderr
+    assert "network" in done.stdout
+
+
+def test_networks_are_rates_files_runs_and_cloud_instances(tmp_path: Path):
+    assert networks.parse("8gbit", "2ms").link == networks.Link(2e-3, 1e9)
+    assert networks.parse("p3.2xlarge", "50us").link.bandwidth == 1.25e9
+    (tmp_path / "own.json").write_text('{"bandwidth": "8mbit", "latency": 0.5}')
+    assert networks.parse(str(tmp_path / "own.json"), "50us").link == networks.Link(0.5, 1e6)
+    measured = {"network": {kind: {"latency": 0.1, "bandwidth": 7.0} for kind in ("allreduce", "allgather")}}
+    (tmp_path / "run.json").write_text(json.dumps(measured))
+    for path in (tmp_path, tmp_path / "run.json"):
+        assert networks.parse(str(path), "50us").links["allgather"] == networks.Link(0.1, 7.0)
+    for text in ("[]", "{}", "no", '{"bandwidth": 0}', '{"bandwidth": "8mbit", "latency": -1}', '{"allreduce": 3}'):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(InputError):
+            networks.parse(str(tmp_path / "bad.json"), "50us")
+    for entry in networks.cloud().values():
+        assert entry["source"].startswith("https://")
+        assert entry["date"]
+
+
+def test_workers_are_a_number_a_list_or_a_range():
+    assert networks.worker_counts(16) == [16]
+    assert networks.worker_counts([8, 2, 2]) == [2, 8]
+    assert networks.worker_counts("2..1024") == [2**power for power in range(1, 11)]
+    assert networks.worker_counts("3..20") == [3, 4, 8, 16, 20]
+
+
+def test_the_models_of_the_check_compose_and_have_runs_for_all_methods(tmp_path: Path):
+    found = check.settings(toy=False)
+    for case in check.cases(found):
+        multirun, *words = case.run_words(found["common"], found["timed_steps"], tmp_path)
+        assert multirun == "--multirun"
+        swept = {"method=vanilla,pufferfish", "reducer=allreduce,powersgd"}
+        assert swept <= set(words)
+        config = composed([word for word in words if word not in swept])
+        assert config.epochs == 1
+        assert config.batch_size == case.batch_size
+    with pytest.raises(InputError, match="--models nonsense is not known"):
+        check.cases(found, ["nonsense"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_the_check_compares_predictions_with_runs_in_the_lab(tmp_path: Path):
+    done = start("--toy", "--out", "found", cwd=tmp_path, program=("-m", "pufferfish_bench.cli.advisor_check"))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "found" / "check.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == list(check.LABELS.values())
+    table = (tmp_path / "found" / "README.md").read_text()
+    for row in rows:
+        assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+        assert f"{100 * row['error']:+.1f} %" in table
+    assert check.summary(rows) in table
+
+
+def test_the_check_refuses_mistakes(refused: Callable[..., None]):
+    refused(advisor_check.main, ["--models", "resnet99"], "--models resnet99 is not known; allowed: resnet18")
+    refused(advisor_check.main, ["--caps", "fast"], "'fast' is not a rate")
+
+
+def test_the_commands_of_the_manual_run(tmp_path: Path):
+    text = (REPOSITORY / "docs" / "advisor.md").read_text()
+    block = text.split("```bash\n")[1].split("```")[0]
+    commands = [shlex.split(line.partition(" #")[0]) for line in block.splitlines() if line.startswith("pufferfish-advise")]
+    assert len(commands) >= 2
+    for _, *words in commands:
+        small = [*words, *QUICK, "profile=smoke", "batch_size=4"]
+        done = start(*small, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "workers: " in done.stdout

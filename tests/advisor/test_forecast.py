@@ -1,0 +1,197 @@
+"""Forecasts against hand computation and against distributed/prediction.py, and what is recommended from them."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pufferfish_bench.advisor import decisions
+from pufferfish_bench.advisor.decisions import Timing
+from pufferfish_bench.distributed import forecast, prediction
+from pufferfish_bench.distributed.forecast import Method
+from pufferfish_bench.records.measured import Link
+
+SECONDS = st.floats(1e-4, 10.0)
+BYTES = st.integers(1, 10**9)
+BANDWIDTHS = st.floats(1e4, 1e11)
+
+
+def method(
+    label: str = "vanilla", *, seconds: float = 1.0, messages: tuple = (("allreduce", 1000),), **changes: object
+) -> Method:
+    sections = {"forward": seconds / 4, "backward": seconds / 2, "step": seconds / 4}
+    plain = Method(
+        label=label, model="full-rank", reducer=label, seconds=sections,
+        encode=0.0, decode=0.0, decode_a_worker=0.0, messages=messages, overlapped=False, memory=0, batch_size=8,
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+@st.composite
+def methods(draw: st.DrawFn, label: str = "other") -> Method:
+    kind = draw(st.sampled_from(["allreduce", "allgather", "ddp"]))
+    sizes = draw(st.lists(BYTES, min_size=1, max_size=4))
+    return method(
+        label, seconds=draw(SECONDS), messages=tuple(("allreduce" if kind == "ddp" else kind, size) for size in sizes),
+        encode=draw(SECONDS), decode=draw(SECONDS), overlapped=kind == "ddp",
+        decode_a_worker=draw(SECONDS) if kind == "allgather" else 0.0,
+    )  # fmt: skip
+
+
+def uniform(bandwidth: float, latency: float = 1e-4) -> dict[str, Link]:
+    return prediction.uniform(Link(latency, bandwidth))
+
+
+def at_an_end(bandwidth: float, range: forecast.Range) -> bool:
+    """Whether rounding decides on which side of a limit a bandwidth is."""
+    return any(abs(bandwidth / end - 1) <= 1e-6 for end in (range.low, range.high) if 0 < end < inf)
+
+
+def test_an_allreduce_costs_its_messages_and_its_bytes():
+    # 1 s of computation, 0.1 + 0.2 s of coding; 3 * 2 messages of 0.01 s; 2 * 3/4 * 1000 bytes at 500 bytes per second
+    found = method(encode=0.1, decode=0.2)
+    assert forecast.step_seconds(found, 4, uniform(500.0, 0.01)) == pytest.approx(1.3 + 0.06 + 3.0)
+
+
+def test_decoding_gathered_messages_grows_with_the_workers():
+    found = method(messages=(("allgather", 100),), encode=0.1, decode=0.2, decode_a_worker=0.03)
+    assert forecast.step_seconds(found, 8, uniform(700.0, 0.0)) == pytest.approx(1 + 0.1 + 0.2 + 0.24 + 7 * 100 / 700)
+
+
+def test_overlap_hides_communication_behind_the_backward_pass_except_for_the_last_message():
+    # backward 0.5 s, two equal messages, ready after 0.25 and 0.5 s; with 2 workers each puts 1000 bytes on the wire
+    found = method(messages=(("allreduce", 1000), ("allreduce", 1000)), overlapped=True)
+    assert forecast.step_seconds(found, 2, uniform(10_000, 0.0)) == pytest.approx(1.0 + 0.1)  # the first is hidden
+    assert forecast.step_seconds(found, 2, uniform(1_000, 0.0)) == pytest.approx(0.25 + 0.25 + 2.0 + 0.25)  # one after the other
+    assert forecast.step_seconds(found, 2, uniform(inf, 0.0)) == pytest.approx(1.0)
+
+
+@given(methods(), st.integers(2, 1024), BANDWIDTHS)
+def test_without_overlap_a_step_is_that_of_the_what_if_model(other: Method, workers: int, bandwidth: float):
+    plain = replace(other, overlapped=False)
+    expected = prediction.step_seconds(plain.at(workers), workers, uniform(bandwidth))
+    assert forecast.step_seconds(plain, workers, uniform(bandwidth)) == pytest.approx(expected)
+    overlapped = forecast.step_seconds(replace(other, overlapped=True), workers, uniform(bandwidth))
+    local = prediction.local_seconds(plain.at(workers), workers)
+    assert local <= overlapped <= expected * (1 + 1e-9)
+
+
+@given(methods(), methods("vanilla"), st.integers(2, 64), st.sampled_from([0.0, 0.02]), BANDWIDTHS)
+def test_a_method_pays_exactly_where_its_predicted_step_is_shorter(
+    other: Method, baseline: Method, workers: int, margin: float, somewhere: float
+):
+    baseline = replace(baseline, overlapped=False)
+    where = forecast.pays(other, baseline, workers, 1e-4, margin)
+
+    def shorter(bandwidth: float) -> bool:
+        own, plain = (forecast.step_seconds(each, workers, uniform(bandwidth)) for each in (other, baseline))
+        return (1 + margin) * own < plain
+
+    assume(where is None or not at_an_end(somewhere, where))
+    assert shorter(somewhere) == (where is not None and somewhere in where)
+
+
+@given(methods(), st.integers(2, 64))
+def test_just_below_break_even_a_method_pays_and_just_above_it_does_not(other: Method, workers: int):
+    baseline = method(seconds=1e-5, messages=(("allreduce", 10**13),))  # computes least and sends most
+    where = forecast.pays(other, baseline, workers, 1e-4)
+    assert where.low == 0.0
+    gaps = []
+    for bandwidth in (0.999 * where.high, where.high, 1.001 * where.high):
+        own, plain = (forecast.step_seconds(each, workers, uniform(bandwidth)) for each in (other, baseline))
+        gaps.append((own - plain) / plain)
+    assert gaps[0] < 0
+    assert gaps[1] == pytest.approx(0, abs=1e-9)
+    assert gaps[2] > 0
+
+
+@given(methods(), methods("vanilla"), st.integers(2, 64))
+def test_the_break_even_bandwidth_is_that_of_the_what_if_model(other: Method, baseline: Method, workers: int):
+    other, baseline = replace(other, overlapped=False), replace(baseline, overlapped=False)
+    where = forecast.pays(other, baseline, workers, 1e-4)
+    point = prediction.break_even(baseline.at(workers), other.at(workers), workers, 1e-4)
+    if point.bandwidth is None:
+        assert where in (None, forecast.Range(0.0, inf))
+    elif point.slow_network.label == "other":
+        assert where.low == 0.0
+        assert where.high == pytest.approx(point.bandwidth)
+    else:
+        assert where.low == pytest.approx(point.bandwidth)
+        assert where.high == inf
+
+
+@given(st.lists(methods(), min_size=1, max_size=4), methods("vanilla"), st.integers(2, 64), BANDWIDTHS)
+def test_regimes_cover_all_bandwidths_and_name_the_method_that_is_recommended_there(
+    others: list[Method], baseline: Method, workers: int, bandwidth: float
+):
+    named = [replace(each, label=f"m{place}", reducer=f"m{place}") for place, each in enumerate(others)]
+    baseline = replace(baseline, overlapped=False)
+    found = forecast.regimes(named, baseline, workers, 1e-4, 0.02)
+    assert found[0].range.low == 0.0
+    assert found[-1].range.high == inf
+    assert all(one.range.high == other.range.low for one, other in pairwise(found))
+    here = next((each for each in found if bandwidth in each.range), None)
+    assume(here is not None and not at_an_end(bandwidth, here.range))
+    advised = decisions.recommend([baseline, *named], workers, uniform(bandwidth), 0.02)
+    assert advised.method == here.method
+
+
+def test_the_sentence_names_the_method_what_to_add_below_and_where_nothing_pays():
+    slow = 1e9  # bytes per second
+    vanilla = method(seconds=1.0, messages=(("allreduce", 10**9),))
+    puffer = method("Pufferfish", seconds=1.05, messages=(("allreduce", 10**8),), model="Pufferfish", reducer="allreduce")
+    both = method("Pufferfish + PowerSGD rank 4", seconds=1.3, messages=(("allreduce", 10**6),), model="Pufferfish",
+                  reducer="PowerSGD rank 4")  # fmt: skip
+    advised = decisions.recommend([vanilla, puffer, both], 2, uniform(slow, 0.0), 0.0)
+    assert advised.method is puffer
+    assert advised.speedup == pytest.approx(2.0 / 1.15)
+    # both: 1.3 + 1e6/b = 1.05 + 1e8/b at b = 0.396e9 bytes; Pufferfish: 0.05 = 0.9e9 / b at b = 18e9 bytes
+    assert advised.sentence == (
+        "at 8 Gbit/s and 2 workers: Pufferfish, 1.7x; below 3.17 Gbit/s add PowerSGD rank 4; above 144 Gbit/s none pays"
+    )
+
+
+def test_none_pays_is_said_where_none_does():
+    vanilla = method()
+    worse = method("worse", seconds=2.0, messages=(("allreduce", 2000),))
+    advised = decisions.recommend([vanilla, worse], 16, uniform(1e9))
+    assert advised.method is None
+    assert advised.sentence == "at 8 Gbit/s and 16 workers: none pays, at no bandwidth"
+    smaller = method("smaller", seconds=1.5, messages=(("allreduce", 1),))
+    advised = decisions.recommend([vanilla, smaller], 16, uniform(1e9))
+    assert advised.method is None
+    assert advised.sentence.startswith("at 8 Gbit/s and 16 workers: none pays; below ")
+
+
+def test_a_gain_within_the_margin_does_not_count_and_the_simpler_of_two_is_preferred():
+    vanilla = method(messages=(("allreduce", 10**9),))
+    simple = method("simple", messages=(("allreduce", 10**6),))
+    complicated = method("complicated", seconds=0.99, messages=(("allreduce", 10**6),))
+    assert decisions.recommend([vanilla, simple, complicated], 2, uniform(1e9)).method is simple
+    assert decisions.recommend([vanilla, method("same", seconds=0.99, messages=vanilla.messages)], 2, uniform(1e9)).method is None
+
+
+@given(methods())
+def test_a_method_survives_its_json_file(other: Method):
+    assert Method.from_data(json.loads(json.dumps(other.as_data()))) == other
+
+
+TIMINGS = st.builds(Timing, st.just(1.0), st.floats(0.1, 10), st.floats(0.02, 1))
+LAYERS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 4), max_size=6)
+
+
+@given(LAYERS, st.dictionaries(st.sampled_from("abcdef"), st.dictionaries(st.integers(1, 4), TIMINGS), max_size=6))
+def test_only_layers_that_measured_faster_are_factorised(ranks: dict[str, int], timings: dict[str, dict[int, Timing]]):
+    found = decisions.recommended_ranks(ranks, timings)
+    for name, rank in ranks.items():
+        timing = timings.get(name, {}).get(rank)
+        assert (name in found) == (timing is not None and timing.ratio < 1 - timing.noise)
+        words = decisions.decide(rank, timing).words
+        assert words.startswith("factor at rank") == (name in found)
+        assert (words == "leave: slower") == (timing is not None and timing.ratio > 1 + timing.noise)
+    assert all(found[name] == ranks[name] for name in found)
+    assert not decisions.decide(None, Timing(1.0, 0.1, 0.02)).factor
