@@ -81,7 +81,7 @@ def factorable(model: nn.Module) -> list[str]:
     return list(lowrank.choose(model, keep=[], first=None, rank_ratio=0.25).ranks)
 
 
-def weights(layer: lowrank.Layer) -> int:
+def weights(layer: nn.Module) -> int:
     return sum(parameter.numel() for parameter in layer.parameters() if parameter.ndim > 1)
 
 

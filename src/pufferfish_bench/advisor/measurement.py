@@ -22,7 +22,6 @@ from pufferfish_bench.config.settings import plain
 from pufferfish_bench.distributed.forecast import Method
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.lowrank import counting
-from pufferfish_bench.lowrank.layers import weights_before_and_after
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.environment import environment
 from pufferfish_bench.training import memory_format
@@ -53,7 +52,7 @@ def subject(config: Any, world: World, rounds: int) -> Subject:
     torch.manual_seed(config.seed)
     model = build("model", config.model).to(world.device)
     memory_format.prepare(model, world.device, config.channels_last)
-    settings = lowrank.arguments(plain(config.model.get("low_rank")))
+    settings = lowrank.resolve(model, sample_of(config), lowrank.arguments(plain(config.model.get("low_rank"))))
     conditions = Conditions(
         world=world, optimizer=build("optimizer", config.optimizer), precision=precision, clip_norm=config.clip_norm,
         loss=loss_of(config, model, world), rounds=rounds,
@@ -181,7 +180,7 @@ def layer_rows(who: Subject, layers: Sequence[LayerTimes]) -> list[dict[str, Any
     for layer in layers:
         rank = who.choice.ranks.get(layer.name)
         timing = layer.ranks.get(rank) if rank is not None else None
-        after = weights_before_and_after(lowrank.get_layer(who.model, layer.name), rank)[1] if rank is not None else None
+        after = lowrank.weights_before_and_after(lowrank.get_layer(who.model, layer.name), rank)[1] if rank is not None else None
         rows.append({
             "layer": layer.name, "kind": layer.kind, "shape": list(layer.shape), "input": list(layer.input), "calls": layer.calls,
             "weights": layer.weights, "rank": rank, "weights_at_rank": after, "seconds": layer.dense,

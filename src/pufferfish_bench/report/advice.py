@@ -29,7 +29,7 @@ def show(advice: Advice, console: Console) -> None:
     """Print the layers, the methods for each number of workers, and the recommendation."""
     layers(advice).show(console)
     for name, reason in advice["left"].items():
-        say(f"cannot be factorised: {name}: {reason}", console)
+        say(f"not factorised: {name}: {reason}", console)
     say(step_sentence(advice), console)
     counts = advice["workers"]
     for workers in counts if len(counts) <= MOST_TABLES else counts[:1]:
