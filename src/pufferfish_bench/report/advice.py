@@ -153,7 +153,7 @@ def draw(advice: Advice, out: Path, console: Console) -> None:
         panels[0].set_ylabel("speed-up over vanilla training, predicted")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=charts.SMALL + 2)
         words = f"{advice['model']}, batch {advice['batch_size']} per worker, latency {units.show_seconds(link['latency'])}"
-        figure.suptitle(charts.title(words))
+        figure.suptitle(charts.title(words), x=0.02, horizontalalignment="left")
         charts.write_at_foot(figure, provenance.sentence(provenance.of([advice])))
         charts.save(figure, out, console)
 
