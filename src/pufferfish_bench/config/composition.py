@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.config.recipes import check_parts, drop_undeclared, value_of
+from pufferfish_bench.config.recipes import adds_argument, check_parts, drop_undeclared, pass_sizes, value_of
 from pufferfish_bench.config.settings import TYPES
 from pufferfish_bench.config.suggestions import did_you_mean, keys_of, unknown
 
@@ -43,12 +43,16 @@ class Loader(ConfigLoaderImpl):
         words, repository = self.parsed(config_name, overrides)
         check_choices(words, repository)
         check_switches(words)
+        added = {word.input_line for word in words if adds_argument(word, words)}
+        forced = [f"++{line}" if line in added else line for line in overrides]
         try:
-            config = super().load_configuration(config_name, overrides, run_mode, *arguments, **further)
+            config = super().load_configuration(config_name, forced, run_mode, *arguments, **further)
         except HydraException as error:
             if explanation := self.explained(error, config_name, words, repository):
                 raise explanation from error
             raise
+        task = config.hydra.overrides.task
+        config.hydra.overrides.task = [line[2:] if line[2:] in added else line for line in task]
         if run_mode == RunMode.MULTIRUN:  # each run of the sweep is composed and checked again
             return config
         check_packages(config, words, repository)
@@ -60,6 +64,7 @@ class Loader(ConfigLoaderImpl):
         for key in declared - set(config):
             raise InputError(f"{key} cannot be removed: use {key}=VALUE instead of ~{key}")
         drop_undeclared(config, words, repository)
+        pass_sizes(config)
         check_parts(config, repository)
         return config
 

@@ -12,12 +12,13 @@ from omegaconf import DictConfig
 from torch import nn
 
 from pufferfish_bench.base import cores
-from pufferfish_bench.config.build import build, sample_of
+from pufferfish_bench.config.build import build, sample_of, try_model
 from pufferfish_bench.config.checks import check_groups, check_plan, check_rates, check_reducer, refuse_nonsense
 from pufferfish_bench.config.settings import conditions, settings_of
 from pufferfish_bench.core import Method, Observer, Reducer, Task
 from pufferfish_bench.distributed import network
 from pufferfish_bench.distributed.world import World
+from pufferfish_bench.lowrank import counting
 from pufferfish_bench.records.environment import environment
 from pufferfish_bench.trainer import Trainer
 from pufferfish_bench.training import memory_format
@@ -77,6 +78,7 @@ def build_task(config: DictConfig, parts: Parts, world: World) -> tuple[Task, li
     """The task and a sample of its data, on the device of this rank."""
     task = build("dataset", config.dataset, world=world)
     sample = [tensor.to(world.device) for tensor in sample_of(config)]
+    try_model(lambda: counting.forward(parts.model, *sample), sample)
     task.prepare(parts.model, sample)
     return task, sample
 
