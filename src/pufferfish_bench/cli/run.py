@@ -94,7 +94,7 @@ def fit(directory: Path, job: Job, parts: Any, *, task: Any, sample: list[Any], 
 
     config, interrupts = job.config, Interrupts()
     probe = Probe(steps=config.probe_steps) if config.probe_steps else None
-    manifest = assembly.manifest(config, world)
+    manifest = assembly.manifest(config, world, parts.layers)
     observers = [probe] if probe else observers_of(directory, manifest, profile=job.profile, device=world.device.type)
     trainer = assembly.trainer_of(
         parts, config, sample=sample, directory=directory, world=world, observers=observers if world.rank == 0 else [],

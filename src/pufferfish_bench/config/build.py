@@ -3,7 +3,7 @@
 import contextlib
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from pufferfish_bench.config.settings import (
     plain,
     settings_of,
 )
+
+RESOLVED = "layers"  # the entry of a record that holds the method's `layers` after `auto` was resolved
 
 
 @contextlib.contextmanager
@@ -152,6 +154,12 @@ def built_on(device: str, make: Callable[[], Any]) -> Any:
 def build(group: str, settings: DictConfig, **further: Any) -> Any:
     """Build the object that a config group describes: its constructor, called with its arguments and `further` ones."""
     return instantiate(arguments_of(group, settings), **further)
+
+
+def build_method(settings: DictConfig, layers: Mapping[str, Any] | None) -> Any:
+    """The method of a config; `layers` replaces its setting of that name, in which `auto` was resolved."""
+    found = arguments_of("method", settings)
+    return instantiate(found if layers is None else found | {"layers": dict(layers)})
 
 
 def sample_of(config: DictConfig) -> list[Any]:

@@ -71,7 +71,7 @@ def check_groups(config: DictConfig) -> None:
 
 def check_model(config: DictConfig) -> None:
     """The same checks for the model, the layers to factorise, and the sample used to count its parameters."""
-    from pufferfish_bench.lowrank import choose
+    from pufferfish_bench.lowrank.auto import explicit
 
     signatures.check("model.net", arguments_of("model", config.model), complete=True)
     for key, complete in (("low_rank", True), ("fully_low_rank", False)):
@@ -79,7 +79,7 @@ def check_model(config: DictConfig) -> None:
         if layers is not None and not isinstance(layers, Mapping):
             raise InputError(f"model.{key}={signatures.shown(layers)}: a mapping is expected, or null")
         if layers is not None:
-            signatures.check_arguments(f"model.{key}", layers, choose, given=("model",), complete=complete)
+            signatures.check_arguments(f"model.{key}", layers, explicit, given=("model", "sample"), complete=complete)
     facts = config.dataset.get("input")
     sample = facts.get("sample") if isinstance(facts, DictConfig) else None
     if not OmegaConf.is_list(sample) or not sample:

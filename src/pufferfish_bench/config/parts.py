@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
+from pufferfish_bench import lowrank
 from pufferfish_bench.base import cores
-from pufferfish_bench.config.build import build, sample_of, try_model
+from pufferfish_bench.config.build import RESOLVED, build, build_method, sample_of, try_model
 from pufferfish_bench.config.checks import check_groups, check_plan, check_rates, check_reducer, refuse_nonsense
-from pufferfish_bench.config.settings import conditions, settings_of
+from pufferfish_bench.config.settings import conditions, plain, settings_of
 from pufferfish_bench.core import Method, Observer, Reducer, Task
 from pufferfish_bench.distributed import network
 from pufferfish_bench.distributed.world import World
@@ -36,6 +37,7 @@ class Parts:
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     reducer: Callable[..., Reducer]
     precision: Any
+    layers: Mapping[str, Any] | None = None  # the method's `layers` after `auto` was resolved; None if they do not have it
 
 
 def build_parts(config: DictConfig, world: World) -> Parts:
@@ -49,7 +51,16 @@ def build_parts(config: DictConfig, world: World) -> Parts:
     torch.manual_seed(config.seed)
     model = build("model", config.model).to(world.device)
     memory_format.prepare(model, world.device, config.channels_last)
-    return Parts(model=model, precision=precision, **built)
+    layers = resolved_layers(config, model)
+    if layers is not None:
+        built["method"] = build_method(config.method, layers)
+    return Parts(model=model, precision=precision, layers=layers, **built)
+
+
+def resolved_layers(config: DictConfig, model: nn.Module) -> Mapping[str, Any] | None:
+    """The `layers` of the method with `auto` replaced by names and reasons; None if they do not have it."""
+    layers = plain(config.method.get("layers"))
+    return lowrank.resolve(model, sample_of(config), layers) if lowrank.is_auto(layers) else None
 
 
 def set_up_torch(config: DictConfig, world: World) -> None:
@@ -83,9 +94,11 @@ def build_task(config: DictConfig, parts: Parts, world: World) -> tuple[Task, li
     return task, sample
 
 
-def manifest(config: DictConfig, world: World) -> dict[str, Any]:
-    """What run.json records before a run starts: its settings and its conditions."""
+def manifest(config: DictConfig, world: World, layers: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What run.json records before a run starts: its settings, what `auto` in them was resolved to, and its conditions."""
     found = {"settings": settings_of(config), **environment(world.device), "data": conditions(config), "world_size": world.size}
+    if layers is not None:
+        found[RESOLVED] = dict(layers)
     lab = os.environ.get(cores.LAB)
     if config.measure_network or lab:
         found["network"] = json.loads(lab or "{}") | network.measure(world)

@@ -9,14 +9,20 @@ from omegaconf import OmegaConf
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
 from pufferfish_bench.config import trusted
-from pufferfish_bench.config.build import build
+from pufferfish_bench.config.build import RESOLVED, build
 
 
 def vet(record: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
     """Refuse a record whose model or method is neither part of this package nor allowed by the user."""
     settings = record["settings"]
     trusted.vet("model.net", settings["model"].get("net"), allowed)
-    trusted.vet("method", settings["method"], allowed)
+    trusted.vet("method", method_settings(record), allowed)
+
+
+def method_settings(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a record's method; its `layers` are what the run resolved `auto` to."""
+    settings: dict[str, Any] = record["settings"]["method"]
+    return settings | {"layers": record[RESOLVED]} if RESOLVED in record and isinstance(settings, dict) else settings
 
 
 def restored_model(directory: Path, record: Mapping[str, Any], allowed: Collection[str] = ()) -> Any:
@@ -36,7 +42,7 @@ def restored_model(directory: Path, record: Mapping[str, Any], allowed: Collecti
     try:
         saved = checkpoints.halves(paths[-1], first=True)["shared"]  # only the last one: it is from the end of the run
         model = build("model", OmegaConf.create(settings["model"]))
-        plan = build("method", OmegaConf.create(settings["method"])).plan(settings["epochs"], model)
+        plan = build("method", OmegaConf.create(method_settings(record))).plan(settings["epochs"], model)
         for phase, done in zip(plan, saved["operations"], strict=True):
             replay_phase(phase, model, done)
         model.load_state_dict(saved["model"])

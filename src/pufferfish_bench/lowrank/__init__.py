@@ -8,6 +8,7 @@
     ...
     lowrank.merge(model)                        # dense layers again, which compute the same
 
+resolve        what `keep: auto` and `first: auto` stand for, by a cost model
 choose         which layers to factorise, and at which ranks; also why others stay dense
 factorise      replace layers by their truncated SVD
 merge          replace low-rank layers by dense ones
@@ -17,6 +18,7 @@ random_energy  the energy that truncation keeps of a random matrix
 The other names are parts of these. nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d and lowrank.lstm.LSTM can be factorised.
 """
 
+from pufferfish_bench.lowrank.auto import is_auto, resolve
 from pufferfish_bench.lowrank.choice import Choice, arguments, check, choose, growth, rank_of
 from pufferfish_bench.lowrank.factorise import (
     chain_rule,
@@ -39,7 +41,7 @@ from pufferfish_bench.lowrank.svd import truncated_svd
 
 __all__ = [
     "Choice", "FactoredLayer", "Layer", "LowRank", "arguments", "chain_rule", "check", "choose", "empty_factors",
-    "factorisation_work", "factorise", "factorise_layer", "factorise_layers", "get_layer", "growth", "matrix_shape", "merge",
-    "merge_layer", "random_energy", "random_factors", "rank_of", "replace", "replace_all", "restructure", "stable_rank",
-    "truncated_svd",
+    "factorisation_work", "factorise", "factorise_layer", "factorise_layers", "get_layer", "growth", "is_auto",
+    "matrix_shape", "merge", "merge_layer", "random_energy", "random_factors", "rank_of", "replace", "replace_all",
+    "resolve", "restructure", "stable_rank", "truncated_svd",
 ]  # fmt: skip

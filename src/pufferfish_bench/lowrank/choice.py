@@ -33,19 +33,28 @@ def rank_of(shape: tuple[int, int], ratio: float) -> int:
 
 
 def choose(
-    model: nn.Module, *, keep: Sequence[str], first: str | None, rank_ratio: float, ranks: Mapping[str, int | float] | None = None
+    model: nn.Module,
+    *,
+    keep: Sequence[str] | Mapping[str, str],
+    first: str | None,
+    rank_ratio: float,
+    ranks: Mapping[str, int | float] | None = None,
 ) -> Choice:
     """Choose the layers to factorise and their ranks; changes nothing.
 
-    keep: names or shell patterns of layers that stay dense, for example ["conv1", "head.*"]; [] keeps none.
+    keep: names or shell patterns of layers that stay dense, for example ["conv1", "head.*"]; [] keeps none. Or a mapping from
+        names to reasons, as `resolve` returns it: `Choice.left` then has these layers too.
     first: name of the first layer to factorise; layers before it (in the order of `named_modules`) stay dense. None: all.
     rank_ratio: rank of a layer divided by the smaller side of its matrix; the paper uses 0.25.
     ranks: ranks for single layers, by name or shell pattern: an integer is a rank, a fraction is a ratio.
 
     `Choice.left` says why other layers with matrices stay dense. Embeddings are not listed, because a look-up is not a
-    matrix product; neither are the layers in `keep` and those that are already low-rank.
+    matrix product; neither are the layers in a list `keep` and those that are already low-rank.
     """
-    keep, ranks = checked(keep, rank_ratio, ranks)
+    if "auto" in (keep, first):
+        raise InputError("low_rank has auto, which needs a sample input of the model: call lowrank.resolve before choose")
+    reasons = {str(name): str(reason) for name, reason in keep.items()} if isinstance(keep, Mapping) else {}
+    keep, ranks = checked([] if isinstance(keep, Mapping) else keep, rank_ratio, ranks)
     layers, others = dict(factorable(model)), dict(with_other_matrices(model))
     if not layers:
         raise nothing_to_factor(model, others)
@@ -53,6 +62,9 @@ def choose(
     if first is not None and first not in layers:
         raise InputError(f"first={first} is not a layer that can be factorised; these are: {', '.join(layers)}")
     factored = [name for name, layer in model.named_modules() if isinstance(layer, FactoredLayer)]
+    for name in reasons:
+        if name not in {*layers, *others, *factored}:
+            raise InputError(f"{name!r} in low_rank.keep is no layer; the layers are: {', '.join(layers)}")
     for pattern in [*keep, *ranks]:
         if not fnmatch.filter([*layers, *others, *factored], pattern):
             raise InputError(f"{pattern!r} in low_rank matches no layer; the layers are: {', '.join(layers)}")
@@ -62,6 +74,9 @@ def choose(
     reached = first is None
     for name, _ in model.named_modules():
         reached = reached or name == first
+        if name in reasons:
+            left[name] = reasons[name]
+            continue
         if not reached or any(fnmatch.fnmatch(name, pattern) for pattern in keep):
             continue
         if name in others:

@@ -1,5 +1,8 @@
 """The layers that can be factorised, and the low-rank layer that replaces them."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from torch import Tensor, nn
 
 from pufferfish_bench.lowrank.lstm import LSTM, LowRankLSTM
@@ -58,3 +61,20 @@ def weights_before_and_after(layer: Layer, rank: int) -> tuple[int, int]:
     if isinstance(layer, LSTM):  # four gates, each with a matrix for the input and one for the hidden state
         return 4 * out * (inputs + out), 4 * rank * (out + inputs + 2 * out)
     return out * inputs, rank * (out + inputs)
+
+
+def matrix_shapes(layer: Layer) -> dict[str, tuple[int, int]]:
+    """(out, in) of all matrices of a layer, by name."""
+    if isinstance(layer, LSTM):
+        gates = range(4)
+        return {f"ih{gate}": (layer.hidden_size, layer.input_size) for gate in gates} | {
+            f"hh{gate}": (layer.hidden_size, layer.hidden_size) for gate in gates
+        }
+    return {"weight": matrix_shape(layer)}
+
+
+def positions(layer: Layer, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> dict[str, int]:
+    """How many vectors each matrix of a layer is multiplied with in a call."""
+    if isinstance(layer, LSTM):
+        return dict.fromkeys(matrix_shapes(layer), args[0].numel() // layer.input_size)
+    return {"weight": output.numel() // matrix_shape(layer)[0]}

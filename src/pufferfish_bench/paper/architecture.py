@@ -32,7 +32,8 @@ def inspect(
     with torch.device("meta"):
         full_rank, net, example = build(), build(), sample()
     if kind == "hybrid":
-        lowrank.restructure(net, lowrank.choose(net, **lowrank.arguments(hybrid)).ranks)
+        layers = lowrank.resolve(net, example, lowrank.arguments(hybrid))
+        lowrank.restructure(net, lowrank.choose(net, **layers).ranks)
     found: dict[str, Any] = {}
     for name, module in net.named_modules():
         found |= {f"{name}.{what}".lstrip("."): value for what, value in of_module(module).items()}

@@ -28,14 +28,15 @@ def describe(
 ) -> dict[str, Any]:
     """Shapes, ranks, parameters and MACs of every layer of the hybrid net, and the totals of all three nets.
 
-    `hybrid` and `fully` are the arguments of `lowrank.choose` for the hybrid and for the fully low-rank net;
+    `hybrid` and `fully` are the arguments of `lowrank.choose` for the hybrid and for the fully low-rank net, or have auto;
     if they are None, only the full-rank net is counted.
     """
     ways = {"hybrid": hybrid, "low_rank": fully} if hybrid is not None else {}
     with torch.device("meta"):
         example = sample()
         nets = {net: build() for net in ("vanilla", *ways)}
-    choices = {net: lowrank.choose(nets[net], **lowrank.arguments(way)) for net, way in ways.items()}
+    ways = {net: lowrank.resolve(nets[net], example, lowrank.arguments(way)) for net, way in ways.items()}
+    choices = {net: lowrank.choose(nets[net], **way) for net, way in ways.items()}
     grown = {
         lowrank.growth(nets[net], choices[net].ranks): net for net in reversed(choices)
     }  # one sentence if both nets are the same

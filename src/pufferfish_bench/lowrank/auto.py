@@ -1,0 +1,222 @@
+"""Decides by itself which layers stay dense, for `keep: auto` and `first: auto`. Uses a cost model and never a clock.
+
+The decision is a function of shapes only, so that all ranks, a resumed run and another machine decide alike. The cost of a layer
+in a forward pass of the sample is
+
+    cost = MACs + BALANCE x numbers moved
+
+where the numbers moved are the layer's inputs, outputs and weights; factored, also what the first factor writes and the second
+one reads. BALANCE is how many multiply-accumulates a processor computes in the time in which it moves one float32 number to or
+from memory (the ridge of the roofline model). A V100 computes 7.8e12 MACs and moves 2.2e11 numbers in a second: 35. Current
+CPUs have 20 to 60. A backward pass costs about twice the forward pass in both terms, which does not change a comparison.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.lowrank import counting
+from pufferfish_bench.lowrank.choice import Choice, arguments, choose, factorable, inside_factored, with_other_matrices
+from pufferfish_bench.lowrank.layers import Layer, get_layer, matrix_shapes, positions, weights_before_and_after
+
+AUTO = "auto"
+BALANCE = 35  # MACs in the time of moving one number: a V100 in float32
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a layer costs in one forward pass of the sample."""
+
+    macs: int
+    moved: int  # numbers to and from memory
+
+    @property
+    def total(self) -> int:
+        return self.macs + BALANCE * self.moved
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer: for each of its matrices, how many vectors it is multiplied with; and what goes in and out."""
+
+    vectors: Mapping[str, int]
+    moved: int  # numbers in inputs and outputs
+
+
+def is_auto(low_rank: Any) -> bool:
+    """Whether `low_rank` settings leave anything to `resolve`."""
+    return isinstance(low_rank, Mapping) and AUTO in (low_rank.get("keep"), low_rank.get("first"))
+
+
+def resolve(model: nn.Module, sample: Sequence[Any], low_rank: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`low_rank` settings without the word auto: arguments of `choose`, in which `keep` maps layers to the reasons why they stay.
+
+    `sample` holds the positional arguments of one forward pass; tensors may be on any device. The model is called once, in
+    evaluation mode, and is not changed. Settings without `auto` are returned as they are.
+    """
+    return explicit(model, sample, **arguments(low_rank)) if is_auto(low_rank) else low_rank
+
+
+def explicit(
+    model: nn.Module,
+    sample: Sequence[Any],
+    *,
+    keep: Literal["auto"] | Sequence[str] | Mapping[str, str],
+    first: str | None,
+    rank_ratio: float,
+    ranks: Mapping[str, int | float] | None = None,
+) -> dict[str, Any]:
+    """As `resolve`, with the settings as arguments.
+
+    keep: auto: the first and the last weight layer in the order of execution stay dense, and layers whose factors would not be
+        smaller; a rank in `ranks` overrides the latter.
+    first: auto: the early layers, in the order of execution, stay dense up to the first one that costs less when factored.
+    """
+    settings: dict[str, Any] = {"rank_ratio": rank_ratio, "ranks": ranks}
+    begin = None if first == AUTO else first
+    # ranks may name layers that will be kept: `choose` with the explicit settings reports those that name nothing
+    chosen = choose(model, keep=[] if keep == AUTO else keep, first=begin, **settings)
+    calls = executed(model, sample)
+    kept = ends_and_thin(model, calls, chosen, ranks or {}) if keep == AUTO else as_reasons(model, keep)
+    if first == AUTO:
+        candidates = {name: rank for name, rank in chosen.ranks.items() if name not in kept}
+        kept |= slower_in_front(model, calls, candidates)
+    return {**settings, "keep": kept, "first": begin}
+
+
+def as_reasons(model: nn.Module, keep: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """The layers that names or patterns match, with a reason."""
+    if isinstance(keep, Mapping):
+        return dict(keep)
+    patterns = [keep] if isinstance(keep, str) else [str(pattern) for pattern in keep]
+    names = [*dict(factorable(model)), *dict(with_other_matrices(model))]
+    return {name: "in low_rank.keep" for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
+
+
+def ends_and_thin(
+    model: nn.Module, calls: Mapping[str, list[tuple[int, Call | None]]], chosen: Choice, ranks: Mapping[str, int | float]
+) -> dict[str, str]:
+    """The first and the last weight layer, if they would be factorised, and the layers that would not become smaller."""
+    kept = {}
+    if calls:
+        begin = min(calls, key=lambda name: calls[name][0][0])
+        end = max(calls, key=lambda name: calls[name][-1][0])
+        kept = {end: "the last weight layer", begin: "the first weight layer"}
+    for name, rank in chosen.ranks.items():
+        dense, factors = weights_before_and_after(get_layer(model, name), rank)
+        if factors >= dense and not any(fnmatch(name, str(pattern)) for pattern in ranks):
+            kept.setdefault(name, f"too thin to gain: {factors:,} weights at rank {rank} instead of {dense:,}")
+    return {name: kept[name] for name in chosen.ranks if name in kept}
+
+
+def slower_in_front(
+    model: nn.Module, calls: Mapping[str, list[tuple[int, Call | None]]], ranks: Mapping[str, int]
+) -> dict[str, str]:
+    """The layers to be factorised, in the order of execution, up to the first one that costs less when factored."""
+    kept = {}
+    for name in sorted((name for name in ranks if name in calls), key=lambda name: calls[name][0][0]):
+        dense, factored = costs(get_layer(model, name), ranks[name], [call for _, call in calls[name] if call])
+        if factored.total < dense.total:
+            break
+        kept[name] = f"an early layer that is not cheaper when factored: cost {factored.total:,} instead of {dense.total:,}"
+    return kept
+
+
+def costs(layer: Layer, rank: int, calls: Sequence[Call]) -> tuple[Cost, Cost]:
+    """The cost of these calls of a layer, dense and factored."""
+    shapes = matrix_shapes(layer)
+    weights = sum(out * inputs for out, inputs in shapes.values())
+    thin = sum(rank * (out + inputs) for out, inputs in shapes.values())
+    dense_macs = factored_macs = dense_moved = factored_moved = 0
+    for call in calls:
+        dense_macs += sum(call.vectors[name] * out * inputs for name, (out, inputs) in shapes.items())
+        factored_macs += sum(call.vectors[name] * rank * (out + inputs) for name, (out, inputs) in shapes.items())
+        dense_moved += call.moved + weights
+        factored_moved += call.moved + thin + 2 * rank * sum(call.vectors.values())  # written once and read once
+    return Cost(dense_macs, dense_moved), Cost(factored_macs, factored_moved)
+
+
+def executed(model: nn.Module, sample: Sequence[Any]) -> dict[str, list[tuple[int, Call | None]]]:
+    """The calls of every weight layer in a forward pass of the sample, numbered in the order in which they start.
+
+    Weight layers are those that can be factorised, embeddings, and other modules that hold matrices and contain no modules.
+    """
+    layers = dict(factorable(model))
+    others = {name for name, _ in with_other_matrices(model) if not any(model.get_submodule(name).children())}
+    inside = inside_factored(model)
+    lookups = {
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and id(module) not in inside
+    }
+    calls: dict[str, list[tuple[int, Call | None]]] = {}
+    order = iter(range(2**62))
+
+    def hook(name: str) -> Any:
+        starts: list[int] = []
+
+        def start(module: nn.Module, args: tuple[Any, ...]) -> None:
+            starts.append(next(order))
+
+        def end(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            call = call_of(layers[name], args, kwargs, output) if name in layers else None
+            calls.setdefault(name, []).append((starts.pop(), call))
+
+        module = model.get_submodule(name)
+        return module.register_forward_pre_hook(start), module.register_forward_hook(end, with_kwargs=True)
+
+    handles = [handle for name in (*layers, *sorted(others | lookups)) for handle in hook(name)]
+    try:
+        with unchanged(model):
+            counting.forward(model, *on_device_of(model, sample))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def call_of(layer: Layer, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> Call:
+    vectors = positions(layer, args, kwargs, output)
+    moved = sum(tensor.numel() for tensor in tensors([*args, *kwargs.values(), output]))
+    return Call(vectors, moved)
+
+
+def tensors(values: Any) -> Iterator[Tensor]:
+    """The tensors in nested lists and tuples."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from tensors(value)
+
+
+def on_device_of(model: nn.Module, sample: Sequence[Any]) -> list[Any]:
+    """The sample on the device of the model."""
+    first = next(model.parameters(), None)
+    if first is None:
+        raise InputError("low_rank has auto, but the model has no parameters")
+    return [value.to(first.device) if isinstance(value, Tensor) else value for value in sample]
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Restore the model's buffers and the state of the random number generators afterwards."""
+    before = [(module, dict(module._buffers)) for module in model.modules()]
+    values = {buffer: buffer.detach().clone() for buffer in model.buffers() if not buffer.is_meta}
+    devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for module, buffers in before:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        with torch.no_grad():
+            for buffer, value in values.items():
+                buffer.copy_(value)
