@@ -17,7 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.config import composition  # noqa: F401  (Hydra composes with its checks)
+from pufferfish_bench.config import (
+    composition,  # noqa: F401  (Hydra composes with its checks)
+    own_data,
+)
 from pufferfish_bench.config.checks import check_model
 from pufferfish_bench.config.settings import (
     Settings,
@@ -63,6 +66,8 @@ ConfigStore.instance().store(name="settings", node=Settings)
 OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
 OmegaConf.register_new_resolver("name_suffix", name_suffix, replace=True)
 OmegaConf.register_new_resolver("label_of", label_of, replace=True)
+for counter in own_data.COUNTERS:
+    OmegaConf.register_new_resolver(counter.__name__, counter, replace=True)
 OmegaConf.register_new_resolver("nowhere", lambda: nowhere().name, replace=True)
 OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
 

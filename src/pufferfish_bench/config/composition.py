@@ -9,12 +9,16 @@ from typing import Any
 from hydra._internal import hydra as hydra_internals
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.conf import HydraConf
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.config.own_configs import VARIABLE, own_folders
 from pufferfish_bench.config.recipes import adds_argument, check_parts, drop_undeclared, pass_sizes, value_of
 from pufferfish_bench.config.settings import TYPES
 from pufferfish_bench.config.suggestions import did_you_mean, keys_of, unknown
@@ -51,7 +55,7 @@ class Loader(ConfigLoaderImpl):
             if explanation := self.explained(error, config_name, words, repository):
                 raise explanation from error
             raise
-        task = config.hydra.overrides.task
+        task = OmegaConf.to_container(config.hydra.overrides.task)  # as typed: references stay references
         config.hydra.overrides.task = [line[2:] if line[2:] in added else line for line in task]
         if run_mode == RunMode.MULTIRUN:  # each run of the sweep is composed and checked again
             return config
@@ -114,6 +118,17 @@ class Loader(ConfigLoaderImpl):
 
 
 hydra_internals.ConfigLoaderImpl = Loader  # Hydra has no hook here
+
+
+class OwnConfigs(SearchPathPlugin):
+    """Makes Hydra search the folders of PUFFERFISH_CONF after conf/."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in own_folders():
+            search_path.append(VARIABLE, f"file://{folder.resolve()}")
+
+
+Plugins.instance().register(OwnConfigs)
 
 
 def is_choice(word: Override, repository: Any) -> bool:

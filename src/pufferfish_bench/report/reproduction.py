@@ -114,7 +114,9 @@ def gate_cells(name: str, finding: Finding) -> list[str]:
 
 
 def number(name: str) -> str:
-    """The printed name: Table 4 for table4, Figure 3a for figure3a."""
+    """The printed name: Table 4 for table4, Figure 3a for figure3a; the name itself for a table of the user's."""
+    if not name.startswith(("table", "figure")):
+        return name.replace("_", " ")
     kind = "table" if name.startswith("table") else "figure"
     return f"{kind.capitalize()} {name.removeprefix(kind).replace('_', ' ').strip()}"
 
@@ -213,7 +215,10 @@ def write_report(names: Sequence[str], *, profile: str, results: Path, console: 
 
     for name in names:
         tables.read(name, profile)  # refuses an unknown name before anything is read
-    outcomes = outcome.corrected([read(name) for name in tables.names()])
+    papers = tables.papers()
+    own = [name for name in tables.names() if name not in papers]
+    # p values are corrected for the paper's claims and for the user's own apart: own tables do not change the paper's verdicts
+    outcomes = [found for group in (papers, own) for found in outcome.corrected([read(name) for name in group])]
     there = [found for found in outcomes if any(found.records.values())]
     if not there:
         folder = results / "records" / profile
