@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config.own_configs import VARIABLE, own_folders
-from pufferfish_bench.config.recipes import adds_argument, check_parts, drop_undeclared, pass_sizes, value_of
+from pufferfish_bench.config.recipes import adds_argument, check_complete, check_parts, drop_undeclared, pass_sizes, value_of
 from pufferfish_bench.config.settings import TYPES
 from pufferfish_bench.config.suggestions import did_you_mean, keys_of, unknown
 
@@ -68,6 +68,7 @@ class Loader(ConfigLoaderImpl):
         for key in declared - set(config):
             raise InputError(f"{key} cannot be removed: use {key}=VALUE instead of ~{key}")
         drop_undeclared(config, words, repository)
+        check_complete(config, repository)
         pass_sizes(config)
         check_parts(config, repository)
         return config

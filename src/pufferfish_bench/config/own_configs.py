@@ -21,7 +21,9 @@ def check_folders(folders: Sequence[Path], given_by: str) -> None:
     """Refuse a folder that does not exist, and a file that has the name of one of this package's and would not be read."""
     for folder in folders:
         if not folder.is_dir():
-            raise InputError(f"{given_by}={folder}: there is no such folder; it should have folders like conf/: model, method, ...")
+            raise InputError(
+                f"{given_by}={folder}: there is no such folder; it should have folders like conf/: model, method, ..."
+            )
         for path in sorted(folder.rglob("*.yaml")):
             if (Path(config_dir()) / path.relative_to(folder)).is_file():
                 raise InputError(f"{path} has the name of a file of this package, which would be used instead: rename it")

@@ -137,12 +137,16 @@ def missing_keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
             yield from missing_keys(node, f"{prefix}{key}.")
 
 
-def check_parts(config: DictConfig, repository: Any) -> None:
-    """Refuse parts that are missing, do not work together, or refer to settings that do not exist."""
+def check_complete(config: DictConfig, repository: Any) -> None:
+    """Refuse required settings without a value."""
     for key in missing_keys(config):
         options = repository.get_group_options(key) if repository.group_exists(key) else []
         allowed = f"one of {', '.join(options)}" if options else "a value"
         raise InputError(f"{key} is not set: use {key}= with {allowed}")
+
+
+def check_parts(config: DictConfig, repository: Any) -> None:
+    """Refuse parts that do not work together, or refer to settings that do not exist."""
     check_kinds(config, repository)
     for group in config.hydra.runtime.choices:
         if group not in TYPES or group not in config:
