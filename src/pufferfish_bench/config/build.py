@@ -48,7 +48,8 @@ def config_errors() -> Iterator[None]:
         while cause is not None:
             if isinstance(cause, InputError | OSError) and not isinstance(cause, theirs):  # Hydra's "not found" is both
                 raise cause from cause.__cause__
-            cause = cause.__cause__
+            # OmegaConf raises the error of a resolver of ours in a context, not as a cause
+            cause = cause.__cause__ or (cause.__context__ if isinstance(cause, OmegaConfBaseException) else None)
         raise InputError(in_one_line(error)) from error
 
 

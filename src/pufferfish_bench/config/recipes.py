@@ -56,7 +56,7 @@ def replacement(config: DictConfig, group: str, words: Sequence[Override]) -> Ca
 
 
 def adds_argument(word: Override, words: Sequence[Override]) -> bool:
-    """Whether the user sets an argument that no file declares, of a constructor of their own, or inside an argument of the model's.
+    """Whether the user sets an argument that files need not declare: of their own constructor, or inside one of the model's.
 
     Hydra would accept it only with + in front. The constructor's signature is checked later.
     """

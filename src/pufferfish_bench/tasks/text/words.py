@@ -22,7 +22,7 @@ def count_words(root: Path, file: str | Sequence[str], shares: Sequence[float]) 
 
 
 def numbered(parts: Sequence[list[str]], vocabulary: int, place: Path | str) -> list[list[int]]:
-    """The parts as word numbers, in order of first appearance. If there are more than `vocabulary` words, the rarest are UNKNOWN."""
+    """The parts as word numbers, in order of first appearance; of more than `vocabulary` words the rarest become UNKNOWN."""
     words = dict.fromkeys(word for part in parts for word in part)
     if len(words) < vocabulary:
         raise InputError(
