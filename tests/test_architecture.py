@@ -92,7 +92,7 @@ def test_torch_distributed_is_known_to_the_world_and_to_those_who_wrap_torchs_en
     users = {
         path.name for path in PACKAGE.rglob("*.py") if any(n.startswith("torch.distributed") for n in imports(path.read_text()))
     }
-    assert users == {"world.py", "rendezvous.py", "ddp.py", "compression.py"}
+    assert users == {"world.py", "rendezvous.py", "ddp.py", "compression.py", "switch.py"}
 
 
 def test_tests_share_code_only_through_their_support_package():

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,9 @@ from pufferfish_bench.lowrank import auto, counting
 from pufferfish_bench.models.resnet18 import ResNet18
 from pufferfish_bench.models.vgg import vgg19
 from pufferfish_bench.records.files import RUN, read_json
-from tests.support.commands import QUICK, SMALL, Command, assert_same_run, final_state
+from tests.support.commands import QUICK, SMALL, Command, assert_same_run, final_state, interrupt
 from tests.support.nets import TinyNet
+from tests.support.torchrun import TINY, run_ranks
 
 AUTO = {"keep": "auto", "first": "auto", "rank_ratio": 0.25, "ranks": None}
 FIRST, LAST = "the first weight layer", "the last weight layer"
@@ -212,7 +215,7 @@ def test_choose_refuses_the_word_itself_and_unknown_names_in_a_mapping():
 KEPT = ("model.low_rank.keep=auto", "model.low_rank.first=auto")
 
 
-def test_a_run_with_auto_is_recorded_repeated_and_restored(invoke: Command, tmp_path: Path):
+def test_a_run_with_auto_is_recorded_restored_and_resumed(invoke: Command, arguments: Callable, tmp_path: Path):
     whole = invoke("method=pufferfish", *QUICK, *KEPT)
     assert (whole.returncode, whole.stderr) == (0, "")
     written = read_json(tmp_path / "run" / RUN)
@@ -227,9 +230,21 @@ def test_a_run_with_auto_is_recorded_repeated_and_restored(invoke: Command, tmp_
     )
     weights = final_state(tmp_path / "run")["model"]
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
-    again = invoke("method=pufferfish", *SMALL, *KEPT, "run_dir=again")
-    assert again.returncode == 0
-    assert_same_run(tmp_path / "run", tmp_path / "again")
+    words = arguments("method=pufferfish", *SMALL, *KEPT, "run_dir=stopped", "checkpoint_every=1")
+    stopped = interrupt(words, tmp_path, signal.SIGTERM, lambda: any((tmp_path / "stopped" / "checkpoints").glob("*.pt")))
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
+    resumed = invoke("method=pufferfish", *SMALL, *KEPT, "run_dir=stopped")
+    assert resumed.returncode == 0
+    assert_same_run(tmp_path / "run", tmp_path / "stopped")
+
+
+def test_two_ranks_decide_alike_and_as_one_does(invoke: Command, tmp_path: Path):
+    done = run_ranks(tmp_path, "pufferfish_bench", "method=pufferfish", *TINY, *KEPT, "run_dir=two")
+    assert done.returncode == 0, done.stderr
+    assert invoke("method=pufferfish", *TINY, *KEPT, "run_dir=one").returncode == 0
+    two, one = (read_json(tmp_path / name / RUN) for name in ("two", "one"))
+    assert two["layers"] == one["layers"]
+    assert two["operations"][0]["layers"].keys() == one["operations"][0]["layers"].keys()
 
 
 @pytest.mark.parametrize("method", ["hybrid", "low_rank", "lth"])

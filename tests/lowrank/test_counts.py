@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -228,4 +229,17 @@ def test_the_layers_add_up_with_nested_modules_that_have_parameters_and_with_tor
     printed = io.StringIO()
     describe.show(description, Console(file=printed, width=1000))
     assert "not factorised: the model itself: Attentive cannot be factorised (it contains places, mixing)" in printed.getvalue()
-    assert "not factorised: layer.self_attn: nn.MultiheadAttention cannot be factorised" in printed.getvalue()
+    attention_hybrid = 4 * 5 * 2 * (8 + 8) + 2 * 5 * 5 * 8  # the scores and their products with the values stay
+    assert rows["layer.self_attn"]["macs_hybrid"] == attention_hybrid
+    assert (rows["layer.self_attn"]["parameters"], rows["layer.self_attn"]["parameters_hybrid"]) == (4 * 72, 4 * (2 * 16 + 8))
+    assert sum(row["parameters_hybrid"] for row in rows.values()) == description["totals"]["hybrid"]["parameters"]
+
+
+def test_the_papers_count_of_macs_is_not_shown_for_layers_that_it_does_not_see():
+    ranks = {"keep": [], "first": None, "rank_ratio": 0.25, "ranks": None}
+    nets = ((partial(nn.Conv1d, 8, 8, 3), (1, 8, 9)), (partial(nn.LSTM, 8, 8, 2, bidirectional=True), (5, 1, 8)))
+    for layer, sample in nets:
+        settings = {"build": lambda layer=layer: nn.Sequential(layer()), "hybrid": ranks, "fully": ranks}
+        found = model_counts.describe("own", **settings, sample=lambda sample=sample: [torch.zeros(sample)], as_in_paper=False)
+        assert found["totals"]["vanilla"]["macs_as_in_paper"] is None
+        assert found["totals"]["hybrid"]["macs"] == found["layers"][0]["macs_hybrid"] > 0

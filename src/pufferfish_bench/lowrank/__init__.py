@@ -15,7 +15,10 @@ merge          replace low-rank layers by dense ones
 stable_rank    how many directions a layer's matrix uses
 random_energy  the energy that truncation keeps of a random matrix
 
-The other names are parts of these. nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d and lowrank.lstm.LSTM can be factorised.
+SwitchToLowRank  all of it at the end of an epoch of anybody's training loop, with the parameter groups for the new optimizer
+
+The other names are parts of these. nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM, nn.MultiheadAttention, Hugging Face's
+Conv1D and lowrank.lstm.LSTM can be factorised.
 """
 
 from pufferfish_bench.lowrank.auto import is_auto, resolve
@@ -35,13 +38,17 @@ from pufferfish_bench.lowrank.factorise import (
     restructure,
     stable_rank,
 )
-from pufferfish_bench.lowrank.layers import FactoredLayer, Layer, LowRank, get_layer, matrix_shape
+from pufferfish_bench.lowrank.kinds import FactoredLayer, Layer, get_layer, matrix_shape, weights_before_and_after
+from pufferfish_bench.lowrank.layers import LowRank
+from pufferfish_bench.lowrank.momentum import carries_momentum, carry_momentum, momentum_of
 from pufferfish_bench.lowrank.random_energy import random_energy
 from pufferfish_bench.lowrank.svd import truncated_svd
+from pufferfish_bench.lowrank.switch import SwitchToLowRank
 
 __all__ = [
-    "Choice", "FactoredLayer", "Layer", "LowRank", "arguments", "chain_rule", "check", "choose", "empty_factors",
-    "factorisation_work", "factorise", "factorise_layer", "factorise_layers", "get_layer", "growth", "is_auto",
-    "matrix_shape", "merge", "merge_layer", "random_energy", "random_factors", "rank_of", "replace", "replace_all",
-    "resolve", "restructure", "stable_rank", "truncated_svd",
+    "Choice", "FactoredLayer", "Layer", "LowRank", "SwitchToLowRank", "arguments", "carries_momentum", "carry_momentum",
+    "chain_rule", "check", "choose", "empty_factors", "factorisation_work", "factorise", "factorise_layer",
+    "factorise_layers", "get_layer", "growth", "is_auto", "matrix_shape", "merge", "merge_layer", "momentum_of",
+    "random_energy", "random_factors", "rank_of", "replace", "replace_all", "resolve", "restructure", "stable_rank",
+    "truncated_svd", "weights_before_and_after",
 ]  # fmt: skip

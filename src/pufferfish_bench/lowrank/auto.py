@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.lowrank import counting
 from pufferfish_bench.lowrank.choice import Choice, arguments, choose, factorable, inside_factored, with_other_matrices
-from pufferfish_bench.lowrank.layers import Layer, get_layer, matrix_shapes, positions, weights_before_and_after
+from pufferfish_bench.lowrank.kinds import get_layer, known_kind, matrix_shapes, weights_before_and_after
 
 AUTO = "auto"
 BALANCE = 35  # MACs in the time of moving one number: a V100 in float32
@@ -128,7 +128,7 @@ def slower_in_front(
     return kept
 
 
-def costs(layer: Layer, rank: int, calls: Sequence[Call]) -> tuple[Cost, Cost]:
+def costs(layer: nn.Module, rank: int, calls: Sequence[Call]) -> tuple[Cost, Cost]:
     """The cost of these calls of a layer, dense and factored."""
     shapes = matrix_shapes(layer)
     weights = sum(out * inputs for out, inputs in shapes.values())
@@ -181,8 +181,8 @@ def executed(model: nn.Module, sample: Sequence[Any]) -> dict[str, list[tuple[in
     return calls
 
 
-def call_of(layer: Layer, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> Call:
-    vectors = positions(layer, args, kwargs, output)
+def call_of(layer: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> Call:
+    vectors = known_kind(layer).vectors(layer, args, kwargs, output)
     moved = sum(tensor.numel() for tensor in tensors([*args, *kwargs.values(), output]))
     return Call(vectors, moved)
 

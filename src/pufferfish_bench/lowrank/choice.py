@@ -8,14 +8,22 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.lowrank import counting
-from pufferfish_bench.lowrank.layers import Convolution, FactoredLayer, Layer, get_layer, matrix_shape, weights_before_and_after
-from pufferfish_bench.lowrank.lstm import LSTM
+from pufferfish_bench.lowrank.kinds import (
+    NAMES,
+    FactoredLayer,
+    get_layer,
+    kind_of,
+    known_kind,
+    matrix_shape,
+    weights_before_and_after,
+)
 
-KINDS = "nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d and pufferfish_bench.lowrank.lstm.LSTM"
 EXAMPLE = "low_rank: {keep: [conv1, head], first: null, rank_ratio: 0.25, ranks: null}"
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 NAMED = 4  # layers or parameters that a message lists by name; the rest are counted
 
 
@@ -82,7 +90,7 @@ def choose(
         if name in others:
             left[name] = others[name]
         elif name in layers:
-            reason = unfit(layers[name], uses) or too_thin(layers[name])
+            reason = unfit(name, layers[name], uses) or too_thin(layers[name])
             if reason:
                 left[name] = reason
             else:
@@ -148,42 +156,48 @@ def check(model: nn.Module, ranks: Mapping[str, int]) -> None:
             raise InputError(f"{name or 'the model'} is already low-rank; merge() makes it dense again")
         if layer is model:
             raise InputError(unwrapped(model))
-        reason = unfit(layer, uses) if isinstance(layer, Layer) else f"only {KINDS} can be"
-        if reason or not isinstance(layer, Layer):
-            raise InputError(f"{name} ({kind(layer)}) cannot be factorised: {reason}")
+        reason = f"only {NAMES} can be" if kind_of(layer) is None else unfit(name, layer, uses)
+        if reason:
+            raise InputError(f"{name} ({kind_name(layer)}) cannot be factorised: {reason}")
         if not is_rank(rank, matrix_shape(layer)):
             out, inputs = matrix_shape(layer)
             raise InputError(f"rank {rank} for {name} is not an integer in 1..{min(out, inputs)}; its matrix is {out} x {inputs}")
 
 
-def unfit(layer: Layer, uses: Mapping[Tensor, int]) -> str | None:
+def unfit(name: str, layer: nn.Module, uses: Mapping[Tensor, Sequence[str]]) -> str | None:
     """Why a layer cannot be factorised without changing what the model computes; None if it can."""
-    if type(layer) is nn.modules.linear.NonDynamicallyQuantizableLinear:
-        return "nn.MultiheadAttention reads its weight and does not call it"
-    if type(layer) not in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, LSTM):
-        return f"{type(layer).__name__} may not compute the same as its base class"
-    if isinstance(layer, Convolution) and layer.groups != 1:
-        return f"grouped convolution (groups={layer.groups})"
-    if not isinstance(layer, LSTM) and "weight" not in layer._parameters:
+    kind = known_kind(layer)
+    if not kind.exact(layer):
+        parametrised = ": its weight is parametrised" * is_parametrized(layer)
+        return f"{type(layer).__name__} may not compute the same as its base class{parametrised}"
+    reason = kind.unfit(layer)
+    if reason:
+        return reason
+    own = dict(layer.named_parameters())
+    if not own.keys() >= set(kind.origins(layer).values()):
         return "its weight is computed from other parameters (weight_norm, spectral_norm or a mask)"
-    if any(uses[parameter] > 1 for parameter in layer.parameters() if parameter.ndim > 1):
-        return "its weight is shared with another layer"
+    inside = {name, *(f"{name}.{part}" for part, _ in layer.named_modules() if part)}
+    elsewhere = [place for parameter in own.values() if parameter.ndim > 1 for place in uses[parameter] if place not in inside]
+    if elsewhere:
+        return f"its weight is shared with another layer ({few(list(dict.fromkeys(elsewhere)))})"
     return None
 
 
-def too_thin(layer: Layer) -> str | None:
+def too_thin(layer: nn.Module) -> str | None:
     out, inputs = matrix_shape(layer)
     if out + inputs >= out * inputs:
         return f"already thin ({out} x {inputs}): even rank 1 would not be smaller"
     return None
 
 
-def factorable(model: nn.Module) -> Iterator[tuple[str, Layer]]:
-    """The layers of a model that can be factorised and are not yet, in order."""
+def factorable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers of a model whose kind can be factorised and that are not yet, in order; not the parts of such layers."""
     inside = inside_factored(model)
     for name, layer in model.named_modules():
-        if name and isinstance(layer, Layer) and id(layer) not in inside:  # the model itself cannot be replaced in a parent
-            yield name, layer
+        if kind_of(layer) is not None and id(layer) not in inside:
+            inside.update(id(part) for part in layer.modules())
+            if name:  # the model itself cannot be replaced in a parent
+                yield name, layer
 
 
 def inside_factored(model: nn.Module) -> set[int]:
@@ -194,26 +208,27 @@ def inside_factored(model: nn.Module) -> set[int]:
 def with_other_matrices(model: nn.Module) -> Iterator[tuple[str, str]]:
     """(name, reason) of the modules with matrices that cannot be factorised; the name "" is the model itself."""
     within = inside_factored(model)
-    within |= {id(part) for layer in model.modules() if isinstance(layer, Layer) for part in layer.modules()}
+    within |= {id(part) for layer in model.modules() if kind_of(layer) is not None for part in layer.modules()}
     ignored = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
     for name, module in model.named_modules():
         if id(module) in within or isinstance(module, ignored):
             continue
         matrices = [own for own, parameter in module.named_parameters(recurse=False) if is_matrix(parameter)]
         if matrices:
-            yield name, f"{kind(module)} cannot be factorised (it contains {few(matrices)})"
+            known = "; of recurrent layers, only nn.LSTM has a low-rank form here" * isinstance(module, RECURRENT)
+            yield name, f"{kind_name(module)} cannot be factorised (it contains {few(matrices)}){known}"
 
 
 def is_matrix(parameter: Tensor) -> bool:
     return not is_lazy(parameter) and sum(side > 1 for side in parameter.shape) > 1
 
 
-def shared_uses(model: nn.Module) -> dict[Tensor, int]:
-    """In how many places each parameter is used; a module that occurs twice counts twice."""
-    uses: dict[Tensor, int] = {}
-    for _, module in model.named_modules(remove_duplicate=False):
+def shared_uses(model: nn.Module) -> dict[Tensor, list[str]]:
+    """The names of the modules that use each parameter; a module that occurs twice has two names."""
+    uses: dict[Tensor, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
         for parameter in module.parameters(recurse=False):
-            uses[parameter] = uses.get(parameter, 0) + 1
+            uses.setdefault(parameter, []).append(name)
     return uses
 
 
@@ -239,17 +254,17 @@ def growth(model: nn.Module, ranks: Mapping[str, int]) -> str | None:
 def nothing_to_factor(model: nn.Module, others: Mapping[str, str]) -> InputError:
     if any(isinstance(layer, FactoredLayer) for layer in model.modules()):
         return InputError("all layers of the model that can be factorised are already low-rank; merge() makes them dense again")
-    if isinstance(model, Layer):
+    if kind_of(model) is not None:
         return InputError(unwrapped(model))
     why = "; ".join(f"{name or 'the model'}: {reason}" for name, reason in others.items())
-    return InputError(f"{kind(model)} has no layer that can be factorised{why and f' ({why})'}; only {KINDS} can be")
+    return InputError(f"{kind_name(model)} has no layer that can be factorised{why and f' ({why})'}; only {NAMES} can be")
 
 
 def unwrapped(model: nn.Module) -> str:
-    return f"the model itself ({kind(model)}) cannot be replaced in place: wrap it, for example in nn.Sequential"
+    return f"the model itself ({kind_name(model)}) cannot be replaced in place: wrap it, for example in nn.Sequential"
 
 
-def kind(module: nn.Module) -> str:
+def kind_name(module: nn.Module) -> str:
     """A module's type, with the prefix nn. for torch's own."""
     from_torch = type(module).__module__.startswith("torch.nn.")
     return f"{'nn.' * from_torch}{type(module).__name__}"

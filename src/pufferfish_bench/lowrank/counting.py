@@ -79,6 +79,13 @@ RULES: dict[type[nn.Module], Rule] = {
 }
 
 
+def seen_by_paper(model: nn.Module) -> bool:
+    """Whether the paper's rules cover all layers with weights; look-ups cost nothing."""
+    lookups = (nn.Embedding, nn.EmbeddingBag)
+    weighted = (module for module in model.modules() if any(p.ndim > 1 for p in module.parameters(recurse=False)))
+    return all(isinstance(module, lookups) or rule_for(module) for module in weighted)
+
+
 ALSO_COUNTED: dict[str, tuple[type[nn.Module], ...]] = {  # what the rules above count besides matrix products and convolutions
     "BatchNorm": (nn.BatchNorm2d,),
     "ReLU modules": (nn.ReLU,),

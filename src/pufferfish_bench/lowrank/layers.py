@@ -1,14 +1,16 @@
-"""The layers that can be factorised, and the low-rank layer that replaces them."""
+"""Linear and convolution layers as the product of two thinner ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from pufferfish_bench.lowrank.lstm import LSTM, LowRankLSTM
+from pufferfish_bench.lowrank.kind import Kind, copy_bias
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
-Layer = nn.Linear | Convolution | LSTM
+# memory formats of images and volumes, by the number of dimensions of a weight
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class LowRank(nn.Module):
@@ -36,45 +38,123 @@ class LowRank(nn.Module):
     def bias(self) -> Tensor | None:
         return self.v.bias
 
-
-FactoredLayer = LowRank | LowRankLSTM
-
-
-def get_layer(model: nn.Module, name: str) -> Layer:
-    """The layer `name` of a model, which must be one that can be factorised."""
-    found = model.get_submodule(name)
-    if not isinstance(found, Layer):
-        raise TypeError(f"{name} is a {type(found).__name__}, which cannot be factorised")
-    return found
+    def as_matrix(self, weight: Tensor) -> Tensor:
+        """A tensor with the shape of the dense weight as a matrix (out, in)."""
+        return weight.flatten(1)
 
 
-def matrix_shape(layer: Layer) -> tuple[int, int]:
-    """(out, in) of a layer's weight as a matrix; the kernel belongs to the input side. LSTM: of the matrix of one gate."""
-    if isinstance(layer, LSTM):
-        return layer.hidden_size, layer.input_size
-    return layer.weight.shape[0], layer.weight[0].numel()
+class LowRankConv1D(LowRank):
+    """The Conv1D of Hugging Face, a linear layer whose weight is (in, out), as the product of two linear layers."""
+
+    def __init__(self, u: nn.Linear, v: nn.Linear, dense: type[nn.Module]):
+        super().__init__(u, v)
+        self.dense = dense  # the class to merge to, which this package does not import
+
+    @property
+    def weight(self) -> Tensor:
+        return super().weight.t()
+
+    def as_matrix(self, weight: Tensor) -> Tensor:
+        return weight.t()
 
 
-def weights_before_and_after(layer: Layer, rank: int) -> tuple[int, int]:
-    """Number of weights of a layer, and of its factors at this rank; biases are not counted."""
-    out, inputs = matrix_shape(layer)
-    if isinstance(layer, LSTM):  # four gates, each with a matrix for the input and one for the hidden state
-        return 4 * out * (inputs + out), 4 * rank * (out + inputs + 2 * out)
-    return out * inputs, rank * (out + inputs)
+class OneMatrix(Kind):
+    """Layers with one weight and perhaps a bias, which become a LowRank."""
+
+    factored: type[nn.Module] = LowRank
+
+    def shape(self, layer: Any) -> tuple[int, int]:
+        return layer.weight.shape[0], layer.weight[0].numel()
+
+    def matrices(self, layer: Any) -> dict[str, Tensor]:
+        return {"weight": layer.weight.detach()}
+
+    def factors(self, factored: Any) -> dict[str, tuple[Tensor, Tensor]]:
+        return {"weight": (factored.u.weight.detach(), factored.v.weight.detach())}
+
+    def copy_rest(self, layer: Any, factored: Any) -> None:
+        copy_bias(layer.bias, factored.v.bias)
+
+    def restore_rest(self, factored: Any, layer: Any) -> None:
+        copy_bias(factored.v.bias, layer.bias)
+
+    def origins(self, layer: Any) -> dict[str, str]:
+        return {"u.weight": "weight", "v.weight": "weight"} | ({} if layer.bias is None else {"v.bias": "bias"})
+
+    def vectors(self, layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> dict[str, int]:
+        return {"weight": output.numel() // self.shape(layer)[0]}
 
 
-def matrix_shapes(layer: Layer) -> dict[str, tuple[int, int]]:
-    """(out, in) of all matrices of a layer, by name."""
-    if isinstance(layer, LSTM):
-        gates = range(4)
-        return {f"ih{gate}": (layer.hidden_size, layer.input_size) for gate in gates} | {
-            f"hh{gate}": (layer.hidden_size, layer.hidden_size) for gate in gates
-        }
-    return {"weight": matrix_shape(layer)}
+class LinearKind(OneMatrix):
+    types = (nn.Linear,)
+
+    def new(self, layer: nn.Linear, rank: int, like: dict[str, Any]) -> LowRank:
+        return low_rank_linear(layer.in_features, layer.out_features, rank, bias=layer.bias is not None, **like)
+
+    def empty_dense(self, factored: LowRank, like: dict[str, Any]) -> nn.Linear:
+        return nn.Linear(factored.u.weight.shape[1], len(factored.v.weight), factored.bias is not None, **like)
 
 
-def positions(layer: Layer, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> dict[str, int]:
-    """How many vectors each matrix of a layer is multiplied with in a call."""
-    if isinstance(layer, LSTM):
-        return dict.fromkeys(matrix_shapes(layer), args[0].numel() // layer.input_size)
-    return {"weight": output.numel() // matrix_shape(layer)[0]}
+class ConvolutionKind(OneMatrix):
+    types = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+    def unfit(self, layer: Convolution) -> str | None:
+        return None if layer.groups == 1 else f"grouped convolution (groups={layer.groups})"
+
+    def new(self, layer: Convolution, rank: int, like: dict[str, Any]) -> LowRank:
+        convolution: Any = type(layer)
+        factored = LowRank(
+            convolution(layer.in_channels, rank, layer.kernel_size, bias=False, **geometry(layer), **like),
+            convolution(rank, layer.out_channels, 1, bias=layer.bias is not None, **like),
+        )
+        last = CHANNELS_LAST.get(layer.weight.ndim)
+        if last and not layer.weight.is_contiguous() and layer.weight.is_contiguous(memory_format=last):
+            factored.to(memory_format=last)  # type: ignore[call-overload]  # torch's stub lacks this argument
+        return factored
+
+    def empty_dense(self, factored: LowRank, like: dict[str, Any]) -> nn.Module:
+        u: Any = factored.u
+        out, bias = len(factored.v.weight), factored.bias is not None
+        dense: nn.Module = type(u)(u.in_channels, out, u.kernel_size, bias=bias, **geometry(u), **like)
+        return dense
+
+
+class Conv1DKind(OneMatrix):
+    """Hugging Face's Conv1D, recognised by its name: transformers is not imported."""
+
+    types = ()
+    factored = LowRankConv1D
+
+    def matches(self, layer: nn.Module) -> bool:
+        return any(map(is_conv1d, type(layer).__mro__))
+
+    def exact(self, layer: nn.Module) -> bool:
+        return is_conv1d(type(layer))
+
+    def shape(self, layer: Any) -> tuple[int, int]:
+        inputs, out = layer.weight.shape
+        return out, inputs
+
+    def matrices(self, layer: Any) -> dict[str, Tensor]:
+        return {"weight": layer.weight.detach().t()}
+
+    def new(self, layer: Any, rank: int, like: dict[str, Any]) -> LowRankConv1D:
+        out, inputs = self.shape(layer)
+        return LowRankConv1D(nn.Linear(inputs, rank, bias=False, **like), nn.Linear(rank, out, **like), type(layer))
+
+    def empty_dense(self, factored: LowRankConv1D, like: dict[str, Any]) -> nn.Module:
+        with torch.device(like["device"]):
+            return factored.dense(len(factored.v.weight), factored.u.weight.shape[1]).to(like["dtype"])
+
+
+def low_rank_linear(inputs: int, out: int, rank: int, *, bias: bool, **like: Any) -> LowRank:
+    return LowRank(nn.Linear(inputs, rank, bias=False, **like), nn.Linear(rank, out, bias, **like))
+
+
+def is_conv1d(kind: type) -> bool:
+    return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
+
+
+def geometry(layer: Any) -> dict[str, Any]:
+    """The settings of a convolution that decide where its kernel is applied."""
+    return {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "padding_mode")}

@@ -52,23 +52,26 @@ class LowRankLSTM(nn.Module):
 
     stacked_parameters = ("u_ih", "v_ih", "u_hh", "v_hh", "bias")  # one tensor for each gate in each of them
 
-    def __init__(self, inputs: int, hidden: int, rank: int, **like: Any):
+    bias: nn.Parameter | None
+
+    def __init__(self, inputs: int, hidden: int, rank: int, *, bias: bool = True, **like: Any):
         super().__init__()
         self.hidden = hidden
         self.u_ih = nn.Parameter(torch.empty(GATES, rank, inputs, **like))
         self.v_ih = nn.Parameter(torch.empty(GATES, hidden, rank, **like))
         self.u_hh = nn.Parameter(torch.empty(GATES, rank, hidden, **like))
         self.v_hh = nn.Parameter(torch.empty(GATES, hidden, rank, **like))
-        self.bias = nn.Parameter(torch.zeros(GATES, hidden, **like))
+        self.bias = nn.Parameter(torch.zeros(GATES, hidden, **like)) if bias else None
         for matrix in gate_matrices(self).values():
             nn.init.xavier_uniform_(matrix)
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """As LSTM.forward."""
-        return without_autocast(self.looped, x, state, self.bias.dtype)
+        return without_autocast(self.looped, x, state, self.u_ih.dtype)
 
     def looped(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        outputs, h, c = Recurrence.apply(x, self.u_ih, self.v_ih, self.bias, self.u_hh, self.v_hh, *state)
+        bias = self.u_ih.new_zeros(GATES, self.hidden) if self.bias is None else self.bias
+        outputs, h, c = Recurrence.apply(x, self.u_ih, self.v_ih, bias, self.u_hh, self.v_hh, *state)
         return outputs, (h, c)
 
 

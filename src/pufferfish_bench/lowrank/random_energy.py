@@ -8,9 +8,9 @@ to pi. The density of the angle is 2 / pi sin^2(angle) / value; the density of t
 import math
 
 import torch
+from torch import nn
 
-from pufferfish_bench.lowrank.layers import Layer
-from pufferfish_bench.lowrank.lstm import LSTM, gate_matrices
+from pufferfish_bench.lowrank.kinds import matrix_shapes
 
 POINTS = 20_001  # of the numerical integral
 
@@ -32,9 +32,9 @@ def random_energy(shape: tuple[int, int], rank: int) -> float:
     return 1 - (angle - math.sin(angle) * math.cos(angle)) / math.pi
 
 
-def random_layer_energy(layer: Layer, rank: int) -> float:
-    """The same for a layer whose weights are random; the matrices of an LSTM's gates count by their size."""
-    matrices = list(gate_matrices(layer).values()) if isinstance(layer, LSTM) else [layer.weight.detach().flatten(1)]
-    sizes = [matrix.numel() for matrix in matrices]
-    shares = [random_energy((matrix.shape[0], matrix.shape[1]), rank) for matrix in matrices]
+def random_layer_energy(layer: nn.Module, rank: int) -> float:
+    """The same for a layer whose weights are random; if it has several matrices, they count by their size."""
+    shapes = list(matrix_shapes(layer).values())
+    sizes = [out * inputs for out, inputs in shapes]
+    shares = [random_energy(shape, rank) for shape in shapes]
     return sum(size * share for size, share in zip(sizes, shares, strict=True)) / sum(sizes)

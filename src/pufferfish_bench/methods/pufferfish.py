@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Optimizer
 
 from pufferfish_bench import lowrank
@@ -12,7 +12,6 @@ from pufferfish_bench.base.console import RANK
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.core import Method, Operation, Phase, Reducer, Run, Surgery
 from pufferfish_bench.distributed import factorisation
-from pufferfish_bench.lowrank.lstm import LSTM
 from pufferfish_bench.training.triggers import Trigger
 from pufferfish_bench.training.warmup_monitor import WarmupMonitor
 
@@ -93,7 +92,7 @@ class Pufferfish(Method):
         if carry and not isinstance(optimizer, SGD):
             raise InputError(f"method.momentum=carry works with SGD, not with {type(optimizer).__name__}")
         choice = lowrank.choose(model, **self.layers)
-        recurrent = [name for name in choice.ranks if isinstance(model.get_submodule(name), LSTM)]
+        recurrent = [name for name in choice.ranks if not lowrank.carries_momentum(model.get_submodule(name))]
         if carry and recurrent:
             raise InputError(
                 f"method.momentum=carry does not work with LSTM layers ({', '.join(recurrent)}); use method.momentum=fresh"
@@ -120,11 +119,12 @@ class FactoriseBySVD(Surgery):
 
     def operate(self, run: Run) -> Operation:
         choice = self.choose(run.model)
-        momenta = momentum_of(run.optimizer, run.model) if self.carry_momentum and run.phase_index > 0 else {}
+        momenta = lowrank.momentum_of(run.optimizer, run.model) if self.carry_momentum and run.phase_index > 0 else {}
         if not choice.ranks and RANK == 0:
             log.warning("no layer is smaller at its stable rank: the model stays dense (method.ranks=ratio would factorise it)")
         details = {"layers": self.change(run, choice.ranks), "left": choice.left, "note": self.reason(run)}
-        return Operation(details, carried_momentum(momenta, run.model))
+        carried = lowrank.carry_momentum(momenta, run.model)
+        return Operation(details, {name: {"momentum_buffer": momentum} for name, momentum in carried.items()})
 
     def change(self, run: Run, ranks: Mapping[str, int]) -> dict[str, dict[str, float]]:
         return factorisation.factorise(run.world, run.model, ranks)
@@ -143,21 +143,3 @@ class FactoriseAtRandom(FactoriseBySVD):
 
 
 SURGERIES = {"svd": FactoriseBySVD, "random": FactoriseAtRandom}  # by method.start
-
-
-def momentum_of(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The momentum of every parameter, by name."""
-    buffers = {name: optimizer.state[p].get("momentum_buffer") for name, p in model.named_parameters()}
-    return {name: buffer for name, buffer in buffers.items() if buffer is not None}
-
-
-def carried_momentum(momenta: dict[str, Tensor], model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Optimizer state for a model that was just factorised, from the momenta of the dense model."""
-    carried = {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, lowrank.LowRank) and f"{name}.weight" in momenta:
-            for factor, momentum in zip("uv", lowrank.chain_rule(momenta.pop(f"{name}.weight"), layer), strict=True):
-                carried[f"{name}.{factor}.weight"] = {"momentum_buffer": momentum}
-            if f"{name}.bias" in momenta:
-                carried[f"{name}.v.bias"] = {"momentum_buffer": momenta.pop(f"{name}.bias")}
-    return carried | {name: {"momentum_buffer": momentum} for name, momentum in momenta.items()}

@@ -54,7 +54,8 @@ def describe(
     if any(elsewhere.values()):
         nothing = {"shape": [], "rank": None, "left_alone": None, "parameters": 0, "parameters_hybrid": 0}
         rows.append({"layer": "attention, tied output", **nothing, **elsewhere})
-    modular = not any(elsewhere.values())  # the paper's counter sees modules only: its count of other nets would be wrong
+    # the paper's counter sees some kinds of modules only: its count of other nets would be wrong
+    modular = not any(elsewhere.values()) and counting.seen_by_paper(nets["vanilla"])
     paper = paper_numbers()["models"].get(name, {}) if as_in_paper else {}
     totals = {net: count(model, example, modular) | {"paper": paper.get(net, {})} for net, model in nets.items()}
     also = counting.also_counted(nets["vanilla"]) if modular else []
@@ -81,7 +82,9 @@ def layer_rows(
     rows: dict[str, dict[str, Any]] = {}
     counted: set[nn.Parameter] = set()  # a tied weight belongs to the first layer that has it
     for layer, module in vanilla.named_modules():
-        own = list(module.parameters(recurse=False))
+        if any(name in choice.ranks for name in enclosing(layer)):
+            continue  # a part of a layer that is factorised as a whole
+        own = list(module.parameters(recurse=layer in choice.ranks))
         if not own:
             continue
         fresh = sum(parameter.numel() for parameter in own if parameter.requires_grad and parameter not in counted)

@@ -1,0 +1,176 @@
+"""SwitchToLowRank in a plain loop and in a DistributedDataParallel loop of two processes."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pufferfish_bench import lowrank
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.lowrank import LowRank
+from tests.support.nets import TinyNet
+from tests.support.torchrun import RANKS, run_ranks
+
+SAMPLE = [torch.zeros(1, 3, 8, 8)]
+CHOICE: dict[str, Any] = {"keep": ["conv1", "fc2"], "first": None, "rank_ratio": 0.5}
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(16, 3, 8, 8, generator=generator)
+    return images, images.mean((2, 3)).argmax(1)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 5) -> float:
+    images, labels = batch()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def test_a_plain_loop_switches_once_and_goes_on_learning():
+    torch.manual_seed(0)
+    model = TinyNet()
+    model.drop.p = 0.0
+    optimizer: torch.optim.Optimizer = sgd(model)
+    switch = lowrank.SwitchToLowRank(model, epoch=2, sample=SAMPLE)
+    losses, switched = [], []
+    for epoch in range(6):
+        losses.append(train(model, optimizer))
+        if groups := switch(optimizer):
+            optimizer = switch.carry(torch.optim.SGD(groups))
+            switched.append(epoch)
+            assert not optimizer.state
+    assert switched == [1]
+    factored = {name for name, module in model.named_modules() if isinstance(module, LowRank)}
+    assert factored == switch.choice.ranks.keys() == switch.done.keys() == {"conv2", "fc1"}
+    assert switch.choice.left.keys() == {"conv1", "fc2"}
+    assert losses[5] < 0.7 * losses[2] < losses[0]
+    learned = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert learned == {id(p) for p in model.parameters()}
+
+
+def test_a_factor_is_in_the_group_of_its_weight_and_a_bias_in_its_own_with_all_settings():
+    model = TinyNet()
+    model.attention = nn.MultiheadAttention(8, 2)
+    model.lstm = nn.LSTM(8, 8)
+    names = dict(model.named_parameters())
+    own = {"fc1.weight", "attention.in_proj_weight", "lstm.weight_hh_l0"}
+    settings = [{"lr": 0.3, "weight_decay": 0.0}, {"lr": 0.2, "momentum": 0.5, "nesterov": True}, {"lr": 0.1, "name": "mine"}]
+    members = [
+        {name for name in names if "bias" in name}, own,
+        {name for name in names if "bias" not in name and name not in own and not name.startswith("norm")},
+    ]  # fmt: skip
+    groups = [{"params": [names[name] for name in chosen], **own} for chosen, own in zip(members, settings, strict=True)]
+    optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.9, weight_decay=0.01)
+    before = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    switch = lowrank.SwitchToLowRank(model, epoch=1, **CHOICE)
+    found = switch(optimizer)
+    assert found is not None
+    assert [{key: value for key, value in group.items() if key != "params"} for group in found] == before
+    after = {id(parameter): name for name, parameter in model.named_parameters()}
+    decided = [{after[id(parameter)] for parameter in group["params"]} for group in found]
+    projections = {f"attention.{name}_proj.{factor}.weight" for name in "qkv" for factor in "uv"}
+    assert decided[1] == {"fc1.u.weight", "fc1.v.weight", "lstm.cells.0.u_hh", "lstm.cells.0.v_hh"} | projections
+    assert decided[0] == {name for name in after.values() if "bias" in name}
+    outside = {"norm.weight"}
+    assert decided[2] == set(after.values()) - decided[0] - decided[1] - outside
+    assert [group["lr"] for group in torch.optim.SGD(found).param_groups] == [0.3, 0.2, 0.1]
+
+
+def test_carried_momentum_is_the_chain_rule_of_the_old_one():
+    torch.manual_seed(0)
+    model = TinyNet()
+    optimizer = sgd(model)
+    train(model, optimizer)
+    old = {name: optimizer.state[p]["momentum_buffer"].clone() for name, p in model.named_parameters()}
+    switch = lowrank.SwitchToLowRank(model, epoch=1, **CHOICE, carry_momentum=True)
+    new = switch.carry(torch.optim.SGD(switch(optimizer)))
+    found = {name: new.state[p]["momentum_buffer"] for name, p in model.named_parameters()}
+    for name in ("conv2", "fc1"):
+        u, v = lowrank.chain_rule(old[f"{name}.weight"], model.get_submodule(name))
+        assert torch.equal(found[f"{name}.u.weight"], u)
+        assert torch.equal(found[f"{name}.v.weight"], v)
+    assert torch.equal(found["fc1.v.bias"], old["fc1.bias"])
+    for name in ("conv1.weight", "norm.bias", "fc2.weight"):
+        assert torch.equal(found[name], old[name])
+
+
+def test_the_switch_does_what_factorise_does():
+    torch.manual_seed(0)
+    model = TinyNet()
+    plain = copy.deepcopy(model)
+    switch = lowrank.SwitchToLowRank(model, epoch=1, **CHOICE, ranks={"fc1": 5})
+    switch(sgd(model))
+    lowrank.factorise(plain, lowrank.choose(plain, **CHOICE, ranks={"fc1": 5}).ranks)
+    assert model.fc1.u.out_features == 5
+    assert all(torch.equal(tensor, plain.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epoch": 1}, r"need sample=\[\.\.\.\]"),
+        ({"epoch": 0, **CHOICE}, "epoch=0 must be an integer of at least 1"),
+        ({"epoch": True, **CHOICE}, "epoch=True must be an integer"),
+        ({"epoch": 1, **CHOICE, "rank_ratio": 2}, "rank_ratio=2 is outside"),
+        ({"epoch": 1, **CHOICE, "keep": ["conv9"]}, "'conv9' in low_rank matches no layer"),
+        ({"epoch": 1, **CHOICE, "carry_momentum": True}, r"does not work with LSTM layers \(lstm\)"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_training(settings: dict, words: str):
+    model = TinyNet()
+    model.lstm = nn.LSTM(8, 8)
+    with pytest.raises(InputError, match=words):
+        lowrank.SwitchToLowRank(model, **settings)
+
+
+def test_other_optimizers_than_sgd_work_without_momentum_and_are_refused_with_it():
+    model = TinyNet()
+    switch = lowrank.SwitchToLowRank(model, epoch=1, **CHOICE, carry_momentum=True)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(InputError, match="works with SGD, not with AdamW"):
+        switch(torch.optim.AdamW(model.parameters()))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    groups = lowrank.SwitchToLowRank(model, epoch=1, **CHOICE)(torch.optim.AdamW(model.named_parameters(), betas=(0.5, 0.6)))
+    assert groups is not None
+    assert groups[0]["betas"] == (0.5, 0.6)
+    train(model, torch.optim.AdamW(groups))
+
+
+def test_a_model_wrapped_in_ddp_is_refused(tmp_path: Path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        with pytest.raises(InputError, match=r"pass model\.module"):
+            lowrank.SwitchToLowRank(DistributedDataParallel(TinyNet()), epoch=1, **CHOICE)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_ddp_loop_of_two_processes_has_the_same_factors_momentum_and_weights_and_fails_together(tmp_path: Path):
+    done = run_ranks(tmp_path, "tests.support.switch_ranks", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    one, other = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(RANKS))
+    assert one["state"].keys() == other["state"].keys() >= {"2.u.weight", "2.v.weight", "2.v.bias"}
+    assert all(torch.equal(tensor, other["state"][name]) for name, tensor in one["state"].items())
+    assert all(map(torch.equal, one["carried"], other["carried"]))
+    assert one["done"] == other["done"]
+    for rank in (one, other):
+        assert rank["losses"][-1] < rank["losses"][2] < rank["losses"][0]
+    sent, received = (torch.load(tmp_path / f"unequal{rank}.pt") for rank in range(RANKS))
+    assert len(sent) == 3 + 5 + 4 * 3
+    assert all(torch.equal(tensor, received[name]) for name, tensor in sent.items())
+    assert "diverged" in (tmp_path / "failed0").read_text()
+    assert (tmp_path / "failed1").read_text() == (tmp_path / "failed0").read_text()
