@@ -128,7 +128,7 @@ def test_the_page_has_an_example_of_everything_that_can_be_added():
     for path in files():
         name = Path(path).stem
         assert re.search(rf"[= ]{name}\b", used), f"no command uses {path}"
-    for needed in ("torchvision", "timm", "hf_decoder", "hf_encoder", "image_folder", "text_file", "parallel_text", "PUFFERFISH_CONF"):
+    for needed in ("torchvision", "timm", "hf_decoder", "hf_encoder", "image_folder", "text_file", "parallel_text"):
         assert needed in used
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.tasks.translation import multi30k, sentences
+from pufferfish_bench.tasks.translation import sentences
 from pufferfish_bench.tasks.translation.corpus import SPECIAL, decode
 from pufferfish_bench.tasks.translation.multi30k import read_corpus
 from tests.support.corpora import same

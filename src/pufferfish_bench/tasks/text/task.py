@@ -33,7 +33,7 @@ def carry_as_in_authors_code(ends: States) -> States:
 
 
 NOTHING = -1  # in place of a word that is not to be predicted
-MASKS_SEED = 1 << 41  # of the masks in evaluation, the same in all runs
+MASKS = 1 << 41  # keeps masks apart from other uses of the same seed, such as that of a synthetic text
 
 StateCarry = Literal["correct", "official"]
 CARRY = {"correct": carry_every_layer, "official": carry_as_in_authors_code}
@@ -94,7 +94,7 @@ class LanguageModelling(Task):
         if not len(ends) and not self.carries_every_state:
             raise InputError("dataset.carry=official is for models with hidden states, and this one has none: use correct")
         if self.masking:  # the same in all runs and for any number of ranks
-            drawn = {name: masked_words(len(text), self.masking.share, MASKS_SEED) for name, text in self.evaluated.items()}
+            drawn = {name: masked_words(len(text), self.masking.share) for name, text in self.evaluated.items()}
             self.masks = {name: self.own_columns(mask, self.test_columns) for name, mask in drawn.items()}
 
     def steps(self, epoch: int) -> int:
@@ -103,7 +103,7 @@ class LanguageModelling(Task):
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
         mask = None
         if self.masking is not None:
-            mask = self.own_columns(masked_words(self.train_words, self.masking.share, (self.masking.seed, epoch)), self.columns)
+            mask = self.own_columns(masked_words(self.train_words, self.masking.share, self.masking.seed, epoch), self.columns)
         yield from self.segments(self.train, mask, start)
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> Tensor:
@@ -164,9 +164,9 @@ def segments(text: Tensor, length: int, start: int) -> Generator[Batch]:
         yield text[first:end], text[first + 1 : end + 1], first == 0
 
 
-def masked_words(count: int, share: float, seed: int | tuple[int, int]) -> Tensor:
+def masked_words(count: int, share: float, *seed: int) -> Tensor:
     """Which of `count` words are masked: a pure function of the seed and a word's position, whatever the columns."""
-    return torch.from_numpy(numpy.random.default_rng(seed).random(count) < share)
+    return torch.from_numpy(numpy.random.default_rng((MASKS, *seed)).random(count) < share)
 
 
 def masked_segments(text: Tensor, mask: Tensor, masking: Masking, length: int, start: int) -> Generator[Batch]:
