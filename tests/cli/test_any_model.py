@@ -22,7 +22,7 @@ from tests.support.commands import Command, assert_same_run, interrupt
 from tests.support.repository import REPOSITORY
 from tests.support.torchrun import run_ranks
 
-SMALL = ("profile=smoke", "epochs=2", "batch_size=16", "dataset.train_images=48", "dataset.test_images=16")
+SMALL = ("profile=smoke", "epochs=2", "batch_size=16", "dataset.train_images=32", "dataset.test_images=16")
 TEXT = ("profile=smoke", "epochs=2", "dataset.train_words=1500", "dataset.test_words=400", "model.net.width=32")
 TORCHVISION = "model.net._target_=torchvision.models"
 VIT = ("image_size=32", "patch_size=8", "num_layers=2", "num_heads=2", "hidden_dim=32", "mlp_dim=64")
@@ -104,17 +104,17 @@ def test_a_foreign_model_trains_in_two_ranks_with_powersgd(tmp_path: Path):
 
 
 def test_a_masked_language_model_that_is_interrupted_ends_like_one_that_is_not(
-    command: Command, arguments: Callable[..., list[str]], tmp_path: Path
+    invoke: Command, arguments: Callable[..., list[str]], tmp_path: Path
 ):
-    words = ("model=hf_encoder", *TEXT, "method=pufferfish", "epochs=3", "dataset.train_words=12000", "dataset.segment=10")
-    whole = command(*words, "run_dir=whole")
+    words = ("model=hf_encoder", *TEXT, "method=pufferfish", "epochs=3", "dataset.train_words=6000", "dataset.segment=10")
+    whole = invoke(*words, "run_dir=whole")
     assert whole.returncode == 0, whole.stderr
     rows = tmp_path / "stopped" / "epochs.jsonl"
     stopped = interrupt(
         arguments(*words, "run_dir=stopped"), tmp_path, signal.SIGTERM, lambda: rows.is_file() and bool(rows.read_text())
     )
     assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
-    resumed = command(*words, "run_dir=stopped")
+    resumed = invoke(*words, "run_dir=stopped")
     assert resumed.returncode == 0, resumed.stderr
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
 

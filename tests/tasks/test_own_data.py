@@ -94,7 +94,7 @@ def test_a_parallel_text_in_any_language_is_read_with_its_counted_vocabulary(tok
         (("model=lstm", "dataset=text_file", "dataset.file=[my.txt,my.en]"), "one file is expected, or three"),
         (
             ("model=lstm", "dataset=text_file", "dataset.file=my.txt", "dataset.shares=[1,1,1]"),
-            "dataset.shares=[1, 1, 1] must be",
+            "must be three numbers",
         ),
         (
             ("model=transformer", "dataset=parallel_text", "dataset.source_file=short", "dataset.target_file=my.en"),
