@@ -225,3 +225,15 @@ def test_momentum_is_carried_to_the_factors_of_queries_keys_values_and_outputs()
         assert torch.equal(carried[f"attention.{name}_proj.v.weight"], v)
         assert torch.equal(carried[f"attention.{name}_proj.v.bias"], bias)
     assert torch.equal(carried["head.weight"], momenta["head.weight"])
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_under_autocast_it_computes_in_the_number_format_of_torchs(need_weights: bool):
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(6, 2, batch_first=True)
+    factored, _ = lowrank.factorise_layer(layer, 6)
+    x, mask = torch.randn(BATCH, LENGTH, 6), nn.Transformer.generate_square_subsequent_mask(LENGTH)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, theirs = (module(x, x, x, attn_mask=mask, need_weights=need_weights)[0] for module in (factored, layer))
+    assert ours.dtype == theirs.dtype == torch.bfloat16
+    torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)

@@ -73,6 +73,9 @@ def test_a_conv1d_of_lower_rank_counts_computes_and_carries_momentum_with_its_tr
     torch.testing.assert_close(carried["layer.u.weight"], factored.u.weight.grad)
     torch.testing.assert_close(carried["layer.v.weight"], factored.v.weight.grad)
     assert torch.equal(carried["layer.v.bias"], torch.ones(32))
+    u, v = lowrank.chain_rule(direction, factored)
+    assert torch.equal(u, carried["layer.u.weight"])
+    assert torch.equal(v, carried["layer.v.weight"])
 
 
 def transposed(layer: Any) -> nn.Linear:

@@ -123,3 +123,12 @@ def test_weights_that_are_computed_by_hooks_are_not_factored_and_calls_of_flatte
 def test_the_momentum_of_an_lstm_is_not_carried():
     assert not lowrank.carries_momentum(nn.LSTM(4, 4))
     assert lowrank.carries_momentum(nn.MultiheadAttention(4, 2))
+
+
+def test_under_autocast_it_computes_in_its_own_number_format():
+    layer = nn.LSTM(4, 4, 2)
+    factored, _ = lowrank.factorise_layer(layer, 4)
+    x = torch.randn(5, 3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, _ = factored(x)
+    torch.testing.assert_close(outputs, layer(x)[0], rtol=1e-4, atol=1e-5)

@@ -147,6 +147,7 @@ def test_other_optimizers_than_sgd_work_without_momentum_and_are_refused_with_it
     groups = lowrank.SwitchToLowRank(model, epoch=1, **CHOICE)(torch.optim.AdamW(model.named_parameters(), betas=(0.5, 0.6)))
     assert groups is not None
     assert groups[0]["betas"] == (0.5, 0.6)
+    assert "param_names" not in groups[0]  # names of the old parameters
     train(model, torch.optim.AdamW(groups))
 
 
