@@ -13,7 +13,7 @@ from pufferfish_bench.base.ranges import Count, Share
 from pufferfish_bench.models.masking import Masking
 
 # no number of ours is a special word: with BERT's default, word 0 would be padding, whose embedding is never trained
-SPECIAL = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id")
 
 
 class LanguageModel(nn.Module):
@@ -74,7 +74,7 @@ def encoder(
 
 
 def sizes(vocabulary: int, width: int, layers: int, heads: int, positions: int) -> dict[str, Any]:
-    """The sizes under the names that all configs of transformers understand."""
+    """The sizes under the names of transformers; a config that does not have one of them keeps its own value."""
     if width % heads:
         raise InputError(f"model.net.width={width} must be a multiple of model.net.heads={heads}")
     return {
@@ -82,8 +82,9 @@ def sizes(vocabulary: int, width: int, layers: int, heads: int, positions: int) 
         "hidden_size": width,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
+        "num_key_value_heads": heads,
         "max_position_embeddings": positions,
-        "intermediate_size": 4 * width,  # the usual width of the feed-forward layers; architectures without this name ignore it
+        "intermediate_size": 4 * width,  # the usual width of the feed-forward layers
     }
 
 
@@ -104,7 +105,8 @@ def built(factory: str, model_type: str, settings: Mapping[str, Any], further: M
     # a setting of the user's takes the place of the same one under its general name: n_embd that of hidden_size
     names = {name: default.attribute_map.get(name, name) for name in settings}
     ours = {name: value for name, value in settings.items() if hasattr(default, name) and names[name] not in further}
-    config = transformers.AutoConfig.for_model(model_type, **{**SPECIAL, **ours, **further})
+    special = {name: None for name in SPECIAL if hasattr(default, name)}
+    config = transformers.AutoConfig.for_model(model_type, **{**special, **ours, **further})
     auto = getattr(transformers, factory)
     if type(config) not in auto._model_mapping:
         kind = "decoder" if factory == "AutoModelForCausalLM" else "encoder"
