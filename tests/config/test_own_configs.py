@@ -1,6 +1,7 @@
 """Config folders of the user's own: --config-dir and PUFFERFISH_CONF."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import describe
 from pufferfish_bench.config.build import composed
 from pufferfish_bench.paper import tables
+from pufferfish_bench.report.reproduction import read_outcomes
 from tests.support.commands import Command
+from tests.support.repository import REPOSITORY
 
 MODEL = "defaults: [base/resnet18@_here_, /recipe/cifar10@_global_: '${profile}']\n"
 TABLE = "title: Mine\nseeds: 1\ncells: {one: {overrides: [model=mine], figures: {test_accuracy: null}}}\n"
@@ -67,3 +70,18 @@ def test_a_folder_that_is_missing_or_repeats_a_name_is_refused(invoke: Command, 
         assert refused.returncode == 2
         assert sentence in refused.stderr
         assert refused.stderr.count("\n") == 1
+
+
+def test_claims_of_own_tables_do_not_change_the_verdicts_on_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("table6", "mine"):
+        shutil.copytree(REPOSITORY / "results" / "records" / "cpu" / "table6", tmp_path / "records" / "cpu" / name)
+    (tmp_path / "own" / "table").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "conf" / "table" / "table6.yaml", tmp_path / "own" / "table" / "mine.yaml")
+    before = {found.table.name: found.claims for found in read_outcomes("cpu", tmp_path)}
+    monkeypatch.setenv("PUFFERFISH_CONF", str(tmp_path / "own"))
+    after = {found.table.name: found.claims for found in read_outcomes("cpu", tmp_path)}
+    own = after.pop("mine")
+    corrected = [claim.judgement.corrected_p for claim in own if claim.judgement.p is not None]
+    assert corrected
+    assert corrected == [claim.judgement.corrected_p for claim in after["table6"] if claim.judgement.p is not None]
+    assert after == before
