@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.cli import translate
 from pufferfish_bench.config.build import build, composed, config_errors
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.tasks import splits
 from pufferfish_bench.tasks.images import class_folders, image_folder
 from pufferfish_bench.tasks.translation.corpus import SPECIAL, decode
+from tests.support.commands import Command
 from tests.support.pictures import CLASSES, PER_CLASS
 
 LINES = [f"a b{number % 5} c{number}" for number in range(40)]
@@ -130,3 +132,16 @@ def test_a_folder_without_train_is_split_within_each_class_and_always_alike(root
     held_out = min(PER_CLASS - 1, max(1, round(share * PER_CLASS)))
     for label in range(len(CLASSES)):
         assert (labels.count(label), val_labels.count(label)) == (PER_CLASS - held_out, held_out)
+
+
+def test_a_finished_run_translates_with_the_tokens_it_was_trained_with(
+    invoke: Command, here: Path, capsys: pytest.CaptureFixture
+):
+    (here / "upper.fr").write_text("\n".join(line.upper() for line in FRENCH))
+    words = ("dataset=parallel_text", "dataset.source_file=upper.fr", "dataset.target_file=my.en", "dataset.tokens=spaces")
+    done = invoke("model=transformer", "profile=smoke", *words, "epochs=1", "model.net.width=16", "run_dir=run")
+    assert done.returncode == 0, done.stderr
+    translate.main(["run=run", "UN CHAT NOIR, 3"])
+    assert capsys.readouterr().err == ""  # it knows these words, which spaCy would have split and lower-cased
+    translate.main(["run=run", "un chat"])
+    assert "not in the model's vocabulary, translated as unknown words: un, chat" in capsys.readouterr().err
