@@ -21,11 +21,10 @@ from pufferfish_bench.report import describe
 from pufferfish_bench.training import checkpoints
 from tests.support.commands import DATA, QUICK, SMALL, SMALL_TEXT, Command, assert_same_run, final_state, interrupt
 from tests.support.records import write_record
-from tests.support.repository import REPOSITORY
+from tests.support.repository import MODELS, REPOSITORY
 
 SHORTER = {"eb_train": ("method.masks=2",), "lth": ("method.levels=1",)}  # these would otherwise be slow or warn
 METHODS = sorted(path.stem for path in (REPOSITORY / "conf" / "method").glob("*.yaml"))
-MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -16,6 +16,7 @@ from tests.support.commands import Command
 from tests.support.repository import REPOSITORY
 
 MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
+OWN_NET = {"any": ("model.net._target_=torch.nn.Flatten",)}
 WORKERS = {"resnet18_distributed": 8}  # recipes that are not for one process
 # the paper's tables whose runs have several workers or override the batch size
 TABLES = ("figure4a", "figure4b", "figure4c", "figure4c_end_to_end", "figure6", "figure7", "table19")
@@ -34,8 +35,9 @@ def warnings(caplog: pytest.LogCaptureFixture, *overrides: str, workers: int = 1
 @pytest.mark.parametrize("model", MODELS)
 def test_the_papers_recipes_warn_only_on_a_number_of_workers_they_are_not_tuned_for(caplog, model: str):
     workers = WORKERS.get(model, 1)
-    assert warnings(caplog, f"model={model}", workers=workers) == []
-    assert len(warnings(caplog, f"model={model}", workers=4 * workers)) == 1
+    words = (f"model={model}", *OWN_NET.get(model, ()))
+    assert warnings(caplog, *words, workers=workers) == []
+    assert len(warnings(caplog, *words, workers=4 * workers)) == 1
 
 
 @pytest.mark.parametrize("profile", ["cpu", "smoke"])

@@ -21,9 +21,7 @@ from pufferfish_bench.models.resnet50 import ResNet50
 from pufferfish_bench.paper import model_counts
 from pufferfish_bench.paper.numbers import paper_numbers
 from pufferfish_bench.report import describe
-from tests.support.repository import REPOSITORY
-
-MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
+from tests.support.repository import MODELS
 
 
 def described(*overrides: str) -> dict:

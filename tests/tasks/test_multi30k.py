@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.tasks.translation import multi30k
+from pufferfish_bench.tasks.translation import sentences
 from pufferfish_bench.tasks.translation.corpus import SPECIAL, decode
 from pufferfish_bench.tasks.translation.multi30k import read_corpus
 from tests.support.corpora import same
@@ -34,7 +34,7 @@ def no_tokeniser(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("tokenised again")
 
-    monkeypatch.setattr(multi30k, "tokenise", fail)
+    monkeypatch.setattr(sentences, "tokenise", fail)
 
 
 def test_the_vocabulary_is_english_then_german_by_frequency_then_alphabet_each_word_once(small: Path):
@@ -86,7 +86,7 @@ def test_the_real_multi30k_has_the_published_sizes_and_is_tokenised_once(
     assert decode(corpus.train.source[0], corpus.vocabulary).startswith("zwei junge weiße männer sind im freien")
     assert [record.message for record in caplog.records if "62,028 sentences" in record.message]
 
-    monkeypatch.setattr(multi30k, "tokenise", lambda *_: pytest.fail("tokenised again"))
+    monkeypatch.setattr(sentences, "tokenise", lambda *_: pytest.fail("tokenised again"))
     caplog.clear()
     assert same(corpus, read_corpus(data_root / "multi30k", vocabulary=9521, cache=tmp_path))
     assert not caplog.records
@@ -119,7 +119,7 @@ def test_a_changed_file_gets_another_cache(name: str, small: Path, tmp_path: Pat
 
 def test_another_spacy_gets_another_cache(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     read_corpus(small, vocabulary=9, cache=tmp_path / "cache")
-    monkeypatch.setattr(multi30k, "version", lambda _: "0.0")
+    monkeypatch.setattr(sentences, "version", lambda _: "0.0")
     read_corpus(small, vocabulary=9, cache=tmp_path / "cache")
     assert len(list((tmp_path / "cache").iterdir())) == 2
 

@@ -18,7 +18,7 @@ from pufferfish_bench.paper import tables
 from pufferfish_bench.training import optimizers
 from pufferfish_bench.training.schedules import Clock
 from tests.support.nets import TinyNet
-from tests.support.repository import REPOSITORY
+from tests.support.repository import MODELS
 
 
 def recipe(*overrides: str) -> tuple[DictConfig, Callable[[Clock], float]]:
@@ -40,9 +40,6 @@ def test_the_cifar_recipe_matches_the_paper():
 
 def test_the_lth_recipe_matches_the_paper():
     assert trace("model=vgg19_lth") == pytest.approx([0.1] * 80 + [0.01] * 40 + [0.001] * 40)
-
-
-MODELS = sorted(path.stem for path in (REPOSITORY / "conf" / "model").glob("*.yaml"))
 
 
 def test_the_distributed_recipe_ramps_up_once_per_epoch_like_the_papers_and_optionally_again_after_the_switch():

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -96,11 +96,14 @@ def translator(directory: Path, record: dict[str, Any], allowed: Collection[str]
     table = {word: number for number, word in enumerate(vocabulary)}
     model, dataset = restored_model(directory, record, allowed), record["settings"]["dataset"]
     search = {key: dataset[key] for key in ("beam", "alpha", "longest")}
+    in_words = partial(tokenise, dataset.get("languages", ["de"])[0])
+    if dataset.get("tokens") == "spaces":
+        in_words = words_between_spaces
     named: set[str] = set()  # unknown words that were already reported
 
     def translated(lines: list[str]) -> list[str]:
         sources = {}
-        for number, words in enumerate(tokenise("de", [line.strip() for line in lines])):
+        for number, words in enumerate(in_words([line.strip() for line in lines])):
             source = encode(words, table)
             if len(source) > record["settings"]["model"]["net"]["positions"]:
                 complain(f"warning: not translated, {len(words)} words are too many for the model: {lines[number][:40]} ...")
@@ -115,6 +118,10 @@ def translator(directory: Path, record: dict[str, Any], allowed: Collection[str]
         return [detokenise(decode(said.get(number, []), vocabulary)) for number in range(len(lines))]
 
     return translated
+
+
+def words_between_spaces(lines: list[str]) -> list[list[str]]:
+    return [line.split() for line in lines]
 
 
 def run() -> None:

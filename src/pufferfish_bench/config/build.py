@@ -3,7 +3,7 @@
 import contextlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.config import composition  # noqa: F401  (Hydra composes with its checks)
+from pufferfish_bench.config import (
+    composition,  # noqa: F401  (Hydra composes with its checks)
+    own_data,
+)
 from pufferfish_bench.config.checks import check_model
 from pufferfish_bench.config.settings import (
     Settings,
@@ -25,6 +28,7 @@ from pufferfish_bench.config.settings import (
     config_dir,
     fully_low_rank,
     identity,
+    label_of,
     name_suffix,
     plain,
     settings_of,
@@ -44,7 +48,8 @@ def config_errors() -> Iterator[None]:
         while cause is not None:
             if isinstance(cause, InputError | OSError) and not isinstance(cause, theirs):  # Hydra's "not found" is both
                 raise cause from cause.__cause__
-            cause = cause.__cause__
+            # OmegaConf raises the error of a resolver of ours in a context, not as a cause
+            cause = cause.__cause__ or (cause.__context__ if isinstance(cause, OmegaConfBaseException) else None)
         raise InputError(in_one_line(error)) from error
 
 
@@ -61,6 +66,9 @@ nowhere = cache(tempfile.TemporaryDirectory)  # for the multirun.yaml that Hydra
 ConfigStore.instance().store(name="settings", node=Settings)
 OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
 OmegaConf.register_new_resolver("name_suffix", name_suffix, replace=True)
+OmegaConf.register_new_resolver("label_of", label_of, replace=True)
+for counter in own_data.COUNTERS:
+    OmegaConf.register_new_resolver(counter.__name__, counter, replace=True)
 OmegaConf.register_new_resolver("nowhere", lambda: nowhere().name, replace=True)
 OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
 
@@ -94,13 +102,59 @@ def described(overrides: Sequence[str]) -> dict[str, Any]:
 def description(config: DictConfig) -> dict[str, Any]:
     """The arguments of paper.model_counts.describe for a config of pufferfish-describe."""
     check_model(config)
+    device = device_for_counting(config)
     return {
         "name": config.name,
-        "build": lambda: build("model", config.model),
-        "sample": lambda: sample_of(config),
+        "build": lambda: built_on(device, lambda: build("model", config.model)),
+        "sample": lambda: built_on(device, lambda: sample_of(config)),
         "hybrid": plain(config.model.get("low_rank")),
         "fully": fully_low_rank(config),
     }
+
+
+def device_for_counting(config: DictConfig) -> str:
+    """Where a model can be counted: on the meta device, which computes only shapes, or on the CPU if it needs values.
+
+    An InputError if the model fails on the sample of the data set.
+    """
+    from pufferfish_bench.lowrank import counting
+
+    def run_on(device: str) -> list[Any]:
+        sample = built_on(device, lambda: sample_of(config))
+        counting.forward(built_on(device, lambda: build("model", config.model)), *sample)
+        return sample
+
+    try:
+        run_on("meta")
+        return "meta"
+    except InputError:
+        raise
+    except Exception:  # foreign models read values while they are built or called
+        try_model(lambda: run_on("cpu"), sample_of(config))
+        return "cpu"
+
+
+def try_model(run: Callable[[], Any], sample: Sequence[Any]) -> Any:
+    """Run a model; its own errors become an InputError that names the input."""
+    try:
+        return run()
+    except (InputError, InstantiationException):
+        raise
+    except Exception as error:  # foreign code may raise anything
+        shapes = " and ".join("x".join(map(str, tensor.shape)) for tensor in sample)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"the model fails on an input of {shapes} ({type(error).__name__}: {reason}): check the settings of model.net and of "
+            "dataset (PUFFERFISH_TRACEBACK=1 shows where)"
+        ) from error
+
+
+def built_on(device: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns; its tensors are created on this device."""
+    import torch
+
+    with torch.device(device):
+        return make()
 
 
 def build(group: str, settings: DictConfig, **further: Any) -> Any:

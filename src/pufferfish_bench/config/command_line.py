@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -12,9 +13,11 @@ from omegaconf import DictConfig
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config.build import config_errors
+from pufferfish_bench.config.own_configs import check_folders
 from pufferfish_bench.config.settings import config_dir
 
 COMPLETION = ("install", "uninstall", "query")
+CONFIG_DIR = ("--config-dir", "-cd")
 OTHER_CONFIGS = ("--config-name", "-cn", "--config-path", "-cp")
 
 
@@ -85,3 +88,6 @@ def check_words(words: list[str]) -> None:
         )
     if any(word.split("=")[0] in OTHER_CONFIGS for word in words):
         raise InputError("the config of this command cannot be replaced; add your own files with --config-dir DIR")
+    names = [words[place + 1] for place, word in enumerate(words[:-1]) if word in CONFIG_DIR]
+    names += [word.partition("=")[2] for word in words if word.split("=")[0] in CONFIG_DIR and "=" in word]
+    check_folders([Path(name) for name in names], CONFIG_DIR[0])

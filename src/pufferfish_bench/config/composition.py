@@ -9,13 +9,17 @@ from typing import Any
 from hydra._internal import hydra as hydra_internals
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.conf import HydraConf
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.config.recipes import check_parts, drop_undeclared, value_of
+from pufferfish_bench.config.own_configs import VARIABLE, own_folders
+from pufferfish_bench.config.recipes import adds_argument, check_complete, check_parts, drop_undeclared, pass_sizes, value_of
 from pufferfish_bench.config.settings import TYPES
 from pufferfish_bench.config.suggestions import did_you_mean, keys_of, unknown
 
@@ -43,12 +47,16 @@ class Loader(ConfigLoaderImpl):
         words, repository = self.parsed(config_name, overrides)
         check_choices(words, repository)
         check_switches(words)
+        added = {word.input_line for word in words if adds_argument(word, words)}
+        forced = [f"++{line}" if line in added else line for line in overrides]
         try:
-            config = super().load_configuration(config_name, overrides, run_mode, *arguments, **further)
+            config = super().load_configuration(config_name, forced, run_mode, *arguments, **further)
         except HydraException as error:
             if explanation := self.explained(error, config_name, words, repository):
                 raise explanation from error
             raise
+        task = OmegaConf.to_container(config.hydra.overrides.task)  # as typed: references stay references
+        config.hydra.overrides.task = [line[2:] if line[2:] in added else line for line in task]
         if run_mode == RunMode.MULTIRUN:  # each run of the sweep is composed and checked again
             return config
         check_packages(config, words, repository)
@@ -60,6 +68,8 @@ class Loader(ConfigLoaderImpl):
         for key in declared - set(config):
             raise InputError(f"{key} cannot be removed: use {key}=VALUE instead of ~{key}")
         drop_undeclared(config, words, repository)
+        check_complete(config, repository)
+        pass_sizes(config)
         check_parts(config, repository)
         return config
 
@@ -109,6 +119,17 @@ class Loader(ConfigLoaderImpl):
 
 
 hydra_internals.ConfigLoaderImpl = Loader  # Hydra has no hook here
+
+
+class OwnConfigs(SearchPathPlugin):
+    """Makes Hydra search the folders of PUFFERFISH_CONF after conf/."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in own_folders():
+            search_path.append(VARIABLE, f"file://{folder.resolve()}")
+
+
+Plugins.instance().register(OwnConfigs)
 
 
 def is_choice(word: Override, repository: Any) -> bool:

@@ -13,12 +13,13 @@ from torch import nn
 
 from pufferfish_bench import lowrank
 from pufferfish_bench.base import cores
-from pufferfish_bench.config.build import RESOLVED, build, build_method, sample_of
+from pufferfish_bench.config.build import RESOLVED, build, build_method, sample_of, try_model
 from pufferfish_bench.config.checks import check_groups, check_plan, check_rates, check_reducer, refuse_nonsense
 from pufferfish_bench.config.settings import conditions, plain, settings_of
 from pufferfish_bench.core import Method, Observer, Reducer, Task
 from pufferfish_bench.distributed import network
 from pufferfish_bench.distributed.world import World
+from pufferfish_bench.lowrank import counting
 from pufferfish_bench.records.environment import environment
 from pufferfish_bench.trainer import Trainer
 from pufferfish_bench.training import memory_format
@@ -50,6 +51,8 @@ def build_parts(config: DictConfig, world: World) -> Parts:
     torch.manual_seed(config.seed)
     model = build("model", config.model).to(world.device)
     memory_format.prepare(model, world.device, config.channels_last)
+    sample = sample_on(world, config)
+    try_model(lambda: counting.forward(model, *sample), sample)
     layers = resolved_layers(config, model)
     if layers is not None:
         built["method"] = build_method(config.method, layers)
@@ -85,11 +88,16 @@ def try_parts(parts: Parts, config: DictConfig, world: World) -> None:
 
 
 def build_task(config: DictConfig, parts: Parts, world: World) -> tuple[Task, list[torch.Tensor]]:
-    """The task and a sample of its data, on the device of this rank."""
+    """The task and a sample of its data."""
     task = build("dataset", config.dataset, world=world)
-    sample = [tensor.to(world.device) for tensor in sample_of(config)]
+    sample = sample_on(world, config)
     task.prepare(parts.model, sample)
     return task, sample
+
+
+def sample_on(world: World, config: DictConfig) -> list[torch.Tensor]:
+    """One input of the model, on the device of this rank."""
+    return [tensor.to(world.device) for tensor in sample_of(config)]
 
 
 def manifest(config: DictConfig, world: World, layers: Mapping[str, Any] | None = None) -> dict[str, Any]:

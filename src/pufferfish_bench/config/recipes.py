@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationKeyError
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.config.settings import LAYOUTS, TYPES
+from pufferfish_bench.config.settings import LAYOUTS, TYPES, plain
 from pufferfish_bench.config.signatures import TARGET, located, parameters
 from pufferfish_bench.config.suggestions import unknown
 
@@ -53,6 +53,37 @@ def replacement(config: DictConfig, group: str, words: Sequence[Override]) -> Ca
         return None
     takes = parameters(located(OmegaConf.select(config, f"{place}.{TARGET}"), place))
     return lambda key: key.startswith("_") or takes is None or key in takes
+
+
+def adds_argument(word: Override, words: Sequence[Override]) -> bool:
+    """Whether the user sets an argument that files need not declare: of their own constructor, or inside one of the model's.
+
+    Hydra would accept it only with + in front. The constructor's signature is checked later.
+    """
+    if word.type is not OverrideType.CHANGE:
+        return False
+    places = [f"{group}.{layout.constructor}".rstrip(".") for group, layout in LAYOUTS.items()]
+    own = any(word.key_or_group.startswith(f"{place}.") and TARGET in given_below(place, words) for place in places)
+    return own or re.match(r"model\.net\.\w+\.", word.key_or_group) is not None
+
+
+def pass_sizes(config: DictConfig) -> None:
+    """Pass the sizes in `model.from_data` to the model's constructor, under the names that it takes, unless model.net sets them.
+
+    A constructor that accepts any keyword gets only the first.
+    """
+    sizes = plain(config.model.get("from_data")) if isinstance(config.get("model"), DictConfig) else None
+    net = config.model.get("net") if sizes else None
+    target = net._get_node(TARGET) if isinstance(net, DictConfig) and TARGET in net else None
+    if not isinstance(sizes, dict) or target is None or target._is_missing() or not isinstance(net[TARGET], str):
+        return
+    known = {name: size for name, size in sizes.items() if size is not None}
+    takes = parameters(located(net[TARGET], "model.net"))
+    names = list(known)[:1] if takes is None else [name for name in known if name in takes]
+    with open_dict(net):
+        for name in names:
+            if name not in net:
+                net[name] = known[name]
 
 
 def given_below(place: str, words: Sequence[Override]) -> set[str]:
@@ -106,12 +137,16 @@ def missing_keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
             yield from missing_keys(node, f"{prefix}{key}.")
 
 
-def check_parts(config: DictConfig, repository: Any) -> None:
-    """Refuse parts that are missing, do not work together, or refer to settings that do not exist."""
+def check_complete(config: DictConfig, repository: Any) -> None:
+    """Refuse required settings without a value."""
     for key in missing_keys(config):
         options = repository.get_group_options(key) if repository.group_exists(key) else []
         allowed = f"one of {', '.join(options)}" if options else "a value"
         raise InputError(f"{key} is not set: use {key}= with {allowed}")
+
+
+def check_parts(config: DictConfig, repository: Any) -> None:
+    """Refuse parts that do not work together, or refer to settings that do not exist."""
     check_kinds(config, repository)
     for group in config.hydra.runtime.choices:
         if group not in TYPES or group not in config:

@@ -36,7 +36,9 @@ def layout(**sections: Any) -> dict[str, Layout]:
     return {"layout": Layout(**sections)}
 
 
-MODEL = layout(constructor="net", facts=("kind", "low_rank", "fully_low_rank"), outside=("kind",))
+MODEL = layout(
+    constructor="net", facts=("kind", "label", "from_data", "low_rank", "fully_low_rank"), outside=("kind", "label", "from_data")
+)
 DATASET = layout(further=("loader", "source"), facts=("input",), outside=("loader", "source", "input"))
 PLAIN = layout()  # a constructor and its arguments, nothing else
 
@@ -157,6 +159,11 @@ def conditions(config: DictConfig) -> dict[str, Any]:
 def name_suffix(workers: int, method: str, reducer: str) -> str:
     """The part of a run's name for its reducer and number of workers, if they are not the defaults."""
     return f"-{reducer}" * (reducer not in ("allreduce", method)) + f"-{workers}workers" * (workers > 1)
+
+
+def label_of(target: str, model_name: str | None = None) -> str:
+    """The name of a model of the user's in the name of a run: what its library calls it, or the last word of its `_target_`."""
+    return model_name.replace("/", "-") if isinstance(model_name, str) else target.rpartition(".")[2]
 
 
 def fully_low_rank(config: DictConfig) -> dict[str, Any] | None:

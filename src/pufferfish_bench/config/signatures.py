@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.extras import EXTRAS, missing_package
 from pufferfish_bench.base.ranges import Range
 
 TARGET = "_target_"
@@ -79,6 +80,8 @@ def located(target: str, path: str) -> Callable[..., Any]:
 
 
 def not_importable(path: str, target: str, name: str, error: Exception) -> InputError:
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        return missing_package(error.name, f"{path}.{TARGET}={target}")
     reason = " ".join(str(error).split()) or type(error).__name__
     return InputError(
         f"{path}.{TARGET}={target} cannot be imported: {name}: {reason} (modules in the current directory can be imported too)"
@@ -112,13 +115,21 @@ def parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | 
 
 
 def constructors(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """The functions that receive the keywords of a call, outermost first."""
+    """The functions that receive the keywords of a call, outermost first; those of an unknown class are left out."""
     if not inspect.isclass(target):
         yield target
-        target = typed_hints(target).get("return", type(None))
+        target = typed_hints(target).get("return", Any)
+        if inspect.isclass(target) and not names_parameters(target):
+            return  # such as nn.Module: the function may return a class that is derived from it
     if inspect.isclass(target):
         yield from (vars(kind)["__init__"] for kind in target.__mro__ if kind is not object and "__init__" in vars(kind))
         yield nothing
+
+
+def names_parameters(kind: type) -> bool:
+    """Whether the constructor of a class has parameters with names."""
+    own = inspect.signature(kind.__init__).parameters.values()
+    return any(parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) for parameter in list(own)[1:])
 
 
 def nothing() -> None:

@@ -22,7 +22,8 @@ def known(group: str) -> frozenset[str]:
     """The constructors that conf/ names for a group."""
     folders = (Path(config_dir()) / folder for folder in GROUPS[group])
     contents = [yaml_files.read(path) for folder in folders for path in sorted(folder.rglob("*.yaml"))]
-    return frozenset(value for content in contents for place, value in walk(content, group) if place.endswith("._target_"))
+    named = frozenset(value for content in contents for place, value in walk(content, group) if place.endswith("._target_"))
+    return named - {"???"}  # of model=any
 
 
 def vet(group: str, settings: Any, allowed: Collection[str] = ()) -> None:

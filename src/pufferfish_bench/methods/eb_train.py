@@ -56,7 +56,11 @@ class EBTrain(Method):
     def check(self, model: nn.Module, optimizer: Optimizer) -> None:
         if not pruning.scales(model):
             raise InputError("method=eb_train prunes channels by their BatchNorm scales, but this model has no BatchNorm2d")
-        channels.find_channels(model)  # raises an InputError if it cannot follow the channels
+        try:
+            channels.find_channels(model)
+        except Exception as error:  # torch.fx, which traces the model, may raise anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"method=eb_train cannot prune the channels of this model: {reason}") from error
 
     def phase_started(self, run: Run) -> None:
         if run.phase.name == SEARCH and len(run.phase.epochs) < self.recent_masks.length and run.world.rank == 0:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import yaml_files
+from pufferfish_bench.config.own_configs import own_folders
 from pufferfish_bench.config.settings import config_dir
 from pufferfish_bench.paper import relations
 from pufferfish_bench.paper.bandwidth import at_each_rate
@@ -64,13 +65,20 @@ class PaperTable:
         return sorted(found, key=lambda job: job.seed if job.cell.has_seeds else 0)
 
 
-def folder() -> Path:
-    return Path(config_dir()) / "table"
+def files(*, own: bool) -> dict[str, Path]:
+    """The files of the paper's tables, or of the user's own (PUFFERFISH_CONF), by name."""
+    folders = own_folders() if own else [Path(config_dir())]
+    return {path.stem: path for folder in reversed(folders) for path in (folder / "table").glob("*.yaml")}
 
 
 def names() -> list[str]:
-    """The names of all tables and figures, in the order of their numbers, tables first; those without a number are the last."""
-    known = [path.stem for path in folder().glob("*.yaml")]
+    """The names of the paper's tables and figures, in the order of their numbers, then those of the user's own."""
+    return [*papers(), *sorted(files(own=True))]
+
+
+def papers() -> list[str]:
+    """The names of the paper's, in the order of their numbers, tables first; those without a number are the last."""
+    known = files(own=False)
     return sorted(known, key=lambda name: (name.startswith("figure"), float("".join(filter(str.isdigit, name)) or "inf"), name))
 
 
@@ -80,7 +88,7 @@ def read(name: str, profile: str) -> PaperTable:
         raise InputError(f"{name!r} is not a table or figure; there are {', '.join(names())}")
     if profile not in PROFILES:
         raise InputError(f"profile={profile} is not known; allowed: {', '.join(PROFILES)}")
-    path = folder() / f"{name}.yaml"
+    path = (files(own=True) | files(own=False))[name]
     content: Any = yaml_files.read(path)
     try:
         return parse(name, profile, content)

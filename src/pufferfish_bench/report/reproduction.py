@@ -114,7 +114,9 @@ def gate_cells(name: str, finding: Finding) -> list[str]:
 
 
 def number(name: str) -> str:
-    """The printed name: Table 4 for table4, Figure 3a for figure3a."""
+    """The printed name: Table 4 for table4, Figure 3a for figure3a; the name itself for a table of the user's."""
+    if not name.startswith(("table", "figure")):
+        return name.replace("_", " ")
     kind = "table" if name.startswith("table") else "figure"
     return f"{kind.capitalize()} {name.removeprefix(kind).replace('_', ' ').strip()}"
 
@@ -204,16 +206,25 @@ def write(found: Outcome, out: Path, console: Console) -> None:
     output.write(out, texts, console)
 
 
+def read_outcomes(profile: str, results: Path) -> list[Outcome]:
+    """The outcomes of the paper's tables and figures, then those of the user's own.
+
+    p values are corrected for the paper's claims and for the user's own apart: own tables do not change the paper's verdicts.
+    """
+    numbers, papers = paper_numbers(), tables.papers()
+    own = [name for name in tables.names() if name not in papers]
+    return [
+        found
+        for group in (papers, own)
+        for found in outcome.corrected([outcome.read(tables.read(name, profile), results / "records", numbers) for name in group])
+    ]
+
+
 def write_report(names: Sequence[str], *, profile: str, results: Path, console: Console) -> None:
     """Write the files of every table and figure that has records, and the page; print those in `names`."""
-    numbers = paper_numbers()
-
-    def read(name: str) -> Outcome:
-        return outcome.read(tables.read(name, profile), results / "records", numbers)
-
     for name in names:
         tables.read(name, profile)  # refuses an unknown name before anything is read
-    outcomes = outcome.corrected([read(name) for name in tables.names()])
+    outcomes = read_outcomes(profile, results)
     there = [found for found in outcomes if any(found.records.values())]
     if not there:
         folder = results / "records" / profile

@@ -21,6 +21,7 @@ from rich.progress import track
 from pufferfish_bench.base import cores
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.tasks.images import crops
+from pufferfish_bench.tasks.images.class_folders import class_names, training_folder
 from pufferfish_bench.tasks.images.crops import Box, Cut
 from pufferfish_bench.training import memory
 
@@ -35,6 +36,7 @@ FILE_TYPES = {
     stat.S_IFDIR: "a folder",
 }
 SAMPLED_FILES = 100  # files whose size is read to estimate the memory for all of them
+SPLIT_SEED = 1 << 42  # of the split into training and validation, the same in all runs
 MEMORY_SHARE = 0.8  # of the free memory, for decoded pictures
 
 log = logging.getLogger(__name__)
@@ -171,8 +173,14 @@ def check_cache_fits(paths: Sequence[str], max_megapixels: float) -> None:
         )
 
 
-def train_and_val(folder: Path, classes: int) -> list[tuple[list[str], list[int]]]:
-    """The paths and labels of all pictures in train/ and in val/. Both must have the same `classes` classes."""
+def train_and_val(folder: Path, classes: int, validation_share: float | None = None) -> list[tuple[list[str], list[int]]]:
+    """The paths and labels of all pictures in train/ and in val/. Both must have the same `classes` classes.
+
+    With `validation_share`, a folder without train/ may have the classes themselves: this share of each is for validation.
+    """
+    if validation_share is not None and training_folder(folder) == folder:
+        names = checked_names(folder, classes)
+        return split_by_class(folder, names, validation_share)
     train, val = folder / "train", folder / "val"
     missing = [str(part) for part in (train, val) if not part.is_dir()]
     if missing:
@@ -186,17 +194,34 @@ def train_and_val(folder: Path, classes: int) -> list[tuple[list[str], list[int]
         unmatched = sorted(set(names) ^ set(others))
         examples = ", ".join(unmatched[:5]) + (" ..." if len(unmatched) > 5 else "")
         raise InputError(f"{train} and {val} must have the same classes, but only one of them has {examples}")
-    if len(names) != classes:
-        raise InputError(f"dataset.classes={classes}, but {train} has {len(names)} folders; use dataset.classes={len(names)}")
+    checked_names(train, classes)
     return [list_pictures(part, names) for part in (train, val)]
 
 
-def class_names(folder: Path) -> list[str]:
-    """The sorted names of the folders in a folder: one per class."""
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
-    if not names:
-        raise InputError(f"{folder} has no folders: it needs one for each class, for example {folder / 'n01440764'}")
+def checked_names(folder: Path, classes: int) -> list[str]:
+    """The names of the classes in a folder; an InputError unless there are `classes`."""
+    names = class_names(folder)
+    if len(names) != classes:
+        raise InputError(f"dataset.classes={classes}, but {folder} has {len(names)} folders; use dataset.classes={len(names)}")
     return names
+
+
+def split_by_class(folder: Path, names: Sequence[str], share: float) -> list[tuple[list[str], list[int]]]:
+    """The pictures of each class, drawn into training and validation: at least one of each in both. The same in all runs."""
+    if not 0 < share < 1:
+        raise InputError(f"dataset.validation_share={share} must be above 0 and below 1")
+    parts: list[tuple[list[str], list[int]]] = [([], []), ([], [])]
+    paths, labels = list_pictures(folder, names)
+    for label, name in enumerate(names):
+        own = [path for path, its in zip(paths, labels, strict=True) if its == label]
+        if len(own) < 2:
+            raise InputError(f"{folder / name} has one picture: a class needs at least two, one of them for validation")
+        held_out = min(len(own) - 1, max(1, round(share * len(own))))
+        order = numpy.random.default_rng((SPLIT_SEED, label)).permutation(len(own))
+        for (chosen, chosen_labels), numbers in zip(parts, (order[held_out:], order[:held_out]), strict=True):
+            chosen += [own[number] for number in sorted(numbers)]
+            chosen_labels += [label] * len(numbers)
+    return parts
 
 
 def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], list[int]]:

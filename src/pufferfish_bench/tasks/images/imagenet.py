@@ -41,8 +41,12 @@ def imagenet(
     prefetch: Count,
     seed: int,
     world: World,
+    validation_share: Share | None = None,
 ) -> ImageClassification:
-    """Classify the pictures in `root`/`folder`: all classes of ImageNet or some of them."""
+    """Classify the pictures in `root`/`folder`: all classes of ImageNet or some of them, or pictures of the user's own.
+
+    With `validation_share`, the folder may have the classes without train/ and val/ (see image_folder.train_and_val).
+    """
     check_decode(decode, cache)
     check_batch_sizes(batch_size, test_batch_size)
     if not isinstance(crop_area, Sequence) or len(crop_area) != 2 or not 0 < crop_area[0] <= crop_area[1] <= 1:
@@ -55,7 +59,7 @@ def imagenet(
         raise InputError(
             f"dataset.loader.max_megapixels={max_megapixels} must be above 0 and at most {most:.0f}, which is Pillow's limit"
         )
-    parts = image_folder.train_and_val(Path(root) / folder, classes)
+    parts = image_folder.train_and_val(Path(root) / folder, classes, validation_share)
     if cache:
         image_folder.check_cache_fits([path for paths, _ in parts for path in paths], max_megapixels)
     dataset = CachedPictures if cache else partial(Pictures, scaled=decode == "scaled")

@@ -62,6 +62,7 @@ class ImageClassification(Task):
     ):
         self.train = train
         self.test = test
+        self.classes = classes
         self.smoothing = torch_label_smoothing(label_smoothing, classes)
         self.top = [k for k in top if k <= classes]
         self.world = world
@@ -77,7 +78,23 @@ class ImageClassification(Task):
         """Provide batches in the memory format of the model, and check the size of the last batch."""
         self.channels_last = is_channels_last(model)
         self.normalised = torch.empty(0)
+        self.check_output(model, sample)
         self.check_last_batch(model, sample)
+
+    def check_output(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
+        """Refuse a model whose output is not a number for each class."""
+        training = model.training
+        with torch.no_grad():
+            output = model.eval()(*sample)
+        model.train(training)
+        wanted = (len(sample[0]), self.classes)
+        if not isinstance(output, Tensor):
+            raise InputError(f"the model returns {type(output).__name__} for a batch of images; a tensor {wanted} is expected")
+        if output.shape != wanted:
+            raise InputError(
+                f"the model returns a tensor {tuple(output.shape)}, but dataset.classes={self.classes} needs {wanted}: give its "
+                f"constructor the number of classes, for example model.net.num_classes={self.classes}"
+            )
 
     def check_last_batch(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
         """Refuse batch sizes that leave a last batch of one image if BatchNorm in this model fails on it."""

@@ -1,19 +1,25 @@
-"""Language modelling: the text in parallel columns, read in segments, with the LSTM state carried from one to the next."""
+"""Language modelling: the text in parallel columns, read in segments, with the LSTM state carried from one to the next.
+
+A model with an attribute `masking` restores masked words of a segment instead of predicting the next ones.
+"""
 
 import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal
 
+import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.core import Task
 from pufferfish_bench.distributed.world import World
+from pufferfish_bench.models.masking import Masking
 from pufferfish_bench.tasks import sharding
 
 States = Sequence[tuple[Tensor, Tensor]]
-Batch = tuple[Tensor, Tensor, bool]  # words (time, columns), the words that follow them, whether the text starts here
+# words (time, columns), those to predict (the next ones, or the masked ones among NOTHING), whether the text starts here
+Batch = tuple[Tensor, Tensor, bool]
 
 
 def carry_every_layer(ends: States) -> States:
@@ -25,6 +31,9 @@ def carry_as_in_authors_code(ends: States) -> States:
     """As the authors' code does: the first layer starts from the last layer's state, all others from zero."""
     return [ends[-1], *((torch.zeros_like(h), torch.zeros_like(c)) for h, c in ends[1:])]
 
+
+NOTHING = -1  # in place of a word that is not to be predicted
+MASKS = 1 << 41  # keeps masks apart from other uses of the same seed, such as that of a synthetic text
 
 StateCarry = Literal["correct", "official"]
 CARRY = {"correct": carry_every_layer, "official": carry_as_in_authors_code}
@@ -51,43 +60,83 @@ class LanguageModelling(Task):
             raise InputError(f"dataset.carry={carry} is not known; allowed: {', '.join(CARRY)}")
         self.world = world
         # each rank reads some of the columns: batch_size of them in training, an equal share in evaluation
-        mine = sharding.evaluation_range(world.size * batch_size, rank=world.rank, size=world.size)
-        self.train = columns(train, world.size * batch_size)[:, mine.start : mine.stop].to(world.device)
-        mine = sharding.evaluation_range(test_batch_size, rank=world.rank, size=world.size)
-        self.val, self.test = (columns(text, test_batch_size)[:, mine.start : mine.stop].to(world.device) for text in (val, test))
+        self.train_words = len(train)
+        self.columns = world.size * batch_size
+        self.train = self.own_columns(train, self.columns)
+        self.val, self.test = (self.own_columns(text, test_batch_size) for text in (val, test))
+        self.masks: dict[str, Tensor] = {}  # of the validation and test text, if the model restores masked words
+        self.evaluated = {"val": val, "test": test}
+        self.test_columns = test_batch_size
         self.segment = segment
         self.carry = CARRY[carry]
+        self.carries_every_state = carry == "correct"
+        self.masking: Masking | None = None
         self.states: States | None = None
+
+    def own_columns(self, text: Tensor, count: int) -> Tensor:
+        """The columns of a text, or of a mask of it, that this rank reads."""
+        mine = sharding.evaluation_range(count, rank=self.world.rank, size=self.world.size)
+        return columns(text, count)[:, mine.start : mine.stop].to(self.world.device)
+
+    def prepare(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
+        """Find out what the model predicts, and whether it accepts a segment."""
+        self.masking = getattr(model, "masking", None)
+        training = model.training
+        try:
+            with torch.no_grad():
+                _, ends = model.eval()(self.train[: self.segment, :1])
+        except (RuntimeError, LookupError, ValueError, AssertionError) as error:
+            raise InputError(
+                f"the model fails on a segment of {min(self.segment, len(self.train))} words ({' '.join(str(error).split())}): "
+                "check dataset.segment and dataset.vocabulary"
+            ) from error
+        model.train(training)
+        if not len(ends) and not self.carries_every_state:
+            raise InputError("dataset.carry=official is for models with hidden states, and this one has none: use correct")
+        if self.masking:  # the same in all runs and for any number of ranks
+            drawn = {name: masked_words(len(text), self.masking.share) for name, text in self.evaluated.items()}
+            self.masks = {name: self.own_columns(mask, self.test_columns) for name, mask in drawn.items()}
 
     def steps(self, epoch: int) -> int:
         return math.ceil((len(self.train) - 1) / self.segment)
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
-        yield from segments(self.train, self.segment, start)
+        mask = None
+        if self.masking is not None:
+            mask = self.own_columns(masked_words(self.train_words, self.masking.share, self.masking.seed, epoch), self.columns)
+        yield from self.segments(self.train, mask, start)
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> Tensor:
         words, following, begins = batch
         losses, ends = model(words, None if begins else self.states, following)
         self.states = self.carry([(h.detach(), c.detach()) for h, c in ends])
-        return losses.mean()
+        return losses.mean() if self.masking is None else losses.sum() / self.count(batch)
 
-    def count(self, batch: Batch) -> int:
-        return batch[1].numel()
+    def count(self, batch: Batch) -> Tensor | int:
+        return batch[1].numel() if self.masking is None else (batch[1] >= 0).sum().clamp(min=1)
 
     def training_figures(self, mean_loss: float) -> dict[str, float]:
         return {"train_ppl": perplexity(mean_loss)}
 
     def evaluate(self, model: Callable[..., Any]) -> dict[str, float]:
-        return {f"{name}_ppl": perplexity(self.mean_loss(model, text)) for name, text in (("val", self.val), ("test", self.test))}
+        """The perplexity of the next words, or of the masked ones."""
+        texts = {"val": self.val, "test": self.test}
+        return {f"{name}_ppl": perplexity(self.mean_loss(model, text, self.masks.get(name))) for name, text in texts.items()}
 
-    def mean_loss(self, model: Callable[..., Any], text: Tensor) -> float:
+    def segments(self, text: Tensor, mask: Tensor | None, start: int = 0) -> Generator[Batch]:
+        if self.masking is None or mask is None:
+            yield from segments(text, self.segment, start)
+        else:
+            yield from masked_segments(text, mask, self.masking, self.segment, start)
+
+    def mean_loss(self, model: Callable[..., Any], text: Tensor, mask: Tensor | None = None) -> float:
         states = None
         sums = torch.zeros(2, dtype=torch.float64, device=self.world.device)  # sum and number of the losses
-        for words, following, _ in segments(text, self.segment, 0) if text.shape[1] else ():
+        for words, following, _ in self.segments(text, mask) if text.shape[1] else ():
             losses, ends = model(words, states, following)
             states = self.carry(ends)
             sums[0] += losses.detach().sum(dtype=torch.float64)
-            sums[1] += following.numel()
+            sums[1] += (following >= 0).sum()
         self.world.allreduce(sums)
         return float(sums[0] / sums[1])
 
@@ -113,6 +162,19 @@ def segments(text: Tensor, length: int, start: int) -> Generator[Batch]:
     for first in range(start * length, last, length):
         end = min(first + length, last)
         yield text[first:end], text[first + 1 : end + 1], first == 0
+
+
+def masked_words(count: int, share: float, *seed: int) -> Tensor:
+    """Which of `count` words are masked: a pure function of the seed and a word's position, whatever the columns."""
+    return torch.from_numpy(numpy.random.default_rng((MASKS, *seed)).random(count) < share)
+
+
+def masked_segments(text: Tensor, mask: Tensor, masking: Masking, length: int, start: int) -> Generator[Batch]:
+    """The same segments as those of `segments`, with the mask in place of the masked words, which are to be restored."""
+    last = len(text) - 1
+    for first in range(start * length, last, length):
+        words, masked = text[first : min(first + length, last)], mask[first : min(first + length, last)]
+        yield words.masked_fill(masked, masking.word), words.masked_fill(~masked, NOTHING), first == 0
 
 
 def perplexity(mean_loss: float) -> float:

@@ -2,21 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-UNKNOWN, PAD, START, END = 0, 1, 2, 3
-SPECIAL = ("<unk>", "<blank>", "<s>", "</s>")  # their words
+from pufferfish_bench.tasks.translation.sentences import SPECIAL, WordPair
 
+__all__ = ["SPECIAL", "WordPair"]  # re-exported
 
-class WordPair(NamedTuple):
-    """A sentence and its translation in words, and the translation as it was written, for BLEU."""
-
-    source: Sequence[str]
-    target: Sequence[str]
-    reference: str
+UNKNOWN, PAD, START, END = 0, 1, 2, 3  # the numbers of SPECIAL
 
 
 @dataclass(frozen=True)
