@@ -164,18 +164,18 @@ def test_a_users_own_net_is_built_only_when_it_is_allowed(
     assert invoke(*settings, "dataset.test_pairs=2").returncode == 0
     translate.main(["run=run", "eins", "zwei"])
     said = capsys.readouterr().out
-    (tmp_path / "my_own_net.py").write_text(
+    (tmp_path / "my_translator.py").write_text(
         "from pufferfish_bench.models.transformer import Transformer\n\n\nclass Net(Transformer):\n    pass\n"
     )
     record = read_json(tmp_path / "run" / RUN)
-    record["settings"]["model"]["net"]["_target_"] = "my_own_net.Net"
+    record["settings"]["model"]["net"]["_target_"] = "my_translator.Net"
     write_json(tmp_path / "run" / RUN, record)
-    with pytest.raises(InputError, match=r"give --allow my_own_net\.Net"):
+    with pytest.raises(InputError, match=r"give --allow my_translator\.Net"):
         translate.main(["run=run", "eins"])
-    with pytest.raises(InputError, match=r"give --allow my_own_net\.Net"):
-        translate.main(["run=run", "--allow", "my_own_net", "eins"])
+    with pytest.raises(InputError, match=r"give --allow my_translator\.Net"):
+        translate.main(["run=run", "--allow", "my_translator", "eins"])
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for words in (["--allow", "my_own_net.Net"], ["--allow=my_own_net.Net"]):
+    for words in (["--allow", "my_translator.Net"], ["--allow=my_translator.Net"]):
         translate.main(["run=run", *words, "eins", "zwei"])
         assert capsys.readouterr().out == said
     with pytest.raises(InputError, match="--allow needs the name"):
@@ -187,7 +187,7 @@ def test_a_users_own_net_is_built_only_when_it_is_allowed(
     state["shared"]["operations"] = [{"layers": {"nope": {"rank": 1}}}]
     checkpoints.write(newest, state)
     with pytest.raises(InputError, match="does not match its record: phase train begins with an operation"):
-        translate.main(["run=run", "--allow", "my_own_net.Net", "eins"])
+        translate.main(["run=run", "--allow", "my_translator.Net", "eins"])
     (tmp_path / "run" / VOCABULARY).write_bytes(b"\xff\n")
     with pytest.raises(InputError, match="is not UTF-8"):
-        translate.main(["run=run", "--allow", "my_own_net.Net", "eins"])
+        translate.main(["run=run", "--allow", "my_translator.Net", "eins"])

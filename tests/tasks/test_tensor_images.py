@@ -80,7 +80,7 @@ def task_of_rank(images: int, batch_size: int, rank: int, size: int) -> ImageCla
     world = World(rank=rank, size=size, device=torch.device("cpu"))
     data = (torch.zeros(images, 3, 8, 8, dtype=torch.uint8), torch.zeros(images, dtype=torch.int64))
     return task_from_tensors(
-        train=data, test=data, classes=4, mean=(0.5,) * 3, std=(0.25,) * 3, label_smoothing=0.0, batch_size=batch_size,
+        train=data, test=data, classes=3, mean=(0.5,) * 3, std=(0.25,) * 3, label_smoothing=0.0, batch_size=batch_size,
         test_batch_size=6, seed=1, world=world,
     )  # fmt: skip
 
@@ -110,10 +110,11 @@ def test_a_batch_of_one_image_is_refused_before_training_exactly_where_training_
 
 
 def test_the_check_leaves_the_model_as_it_was():
-    model = Pooled(wide=True).eval()
+    model = Pooled(wide=True)
+    model.shrink.eval()  # a part of its own mode
     before = copy.deepcopy(model.state_dict())
     task_of_rank(9, 8, 0, 1).prepare(model, [torch.ones(1, 3, 8, 8)])
-    assert not model.training
+    assert (model.training, model.norm.training, model.shrink.training) == (True, True, False)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -250,7 +251,7 @@ def test_batches_arrive_normalised_in_the_memory_format_of_the_model(channels_la
         train=data, test=data, classes=4, mean=mean, std=std, label_smoothing=0.0, batch_size=4, test_batch_size=6, seed=1,
         world=single_process(),
     )  # fmt: skip
-    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     memory_format.prepare(model, torch.device("cpu"), channels_last)
     task.prepare(model, [torch.ones(1, 3, 8, 10)])
     wanted = torch.channels_last if channels_last else torch.contiguous_format

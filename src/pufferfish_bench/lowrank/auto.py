@@ -66,7 +66,8 @@ def explicit(
 
     keep: auto: the first and the last weight layer in the order of execution stay dense, and layers whose factors would not be
         smaller; a rank in `ranks` overrides the latter.
-    first: auto: the early layers, in the order of execution, stay dense up to the first one that costs less when factored.
+    first: auto: the early layers, in the order of execution, stay dense up to the first one that costs less when factored; none
+        of them if no layer does.
     """
     settings: dict[str, Any] = {"rank_ratio": rank_ratio, "ranks": ranks}
     begin = None if first == AUTO else first
@@ -108,14 +109,17 @@ def ends_and_thin(
 def slower_in_front(
     model: nn.Module, calls: Mapping[str, list[tuple[int, Call | None]]], ranks: Mapping[str, int]
 ) -> dict[str, str]:
-    """The layers to be factorised, in the order of execution, up to the first one that costs less when factored."""
-    kept = {}
+    """The layers to be factorised, in the order of execution, up to the first one that costs less when factored.
+
+    Empty if none does, as in tiny networks: then only parameters are saved, in all layers alike.
+    """
+    kept: dict[str, str] = {}
     for name in sorted((name for name in ranks if name in calls), key=lambda name: calls[name][0][0]):
         dense, factored = costs(get_layer(model, name), ranks[name], [call for _, call in calls[name] if call])
         if factored < dense:
-            break
+            return kept
         kept[name] = f"an early layer that is not cheaper when factored: cost {factored:,} instead of {dense:,}"
-    return kept
+    return {}
 
 
 def kernel(macs: int, moved: int) -> int:

@@ -65,10 +65,15 @@ class PaperTable:
         return sorted(found, key=lambda job: job.seed if job.cell.has_seeds else 0)
 
 
+def folder() -> Path:
+    """The folder of the paper's tables."""
+    return Path(config_dir()) / "table"
+
+
 def files(*, own: bool) -> dict[str, Path]:
     """The files of the paper's tables, or of the user's own (PUFFERFISH_CONF), by name."""
-    folders = own_folders() if own else [Path(config_dir())]
-    return {path.stem: path for folder in reversed(folders) for path in (folder / "table").glob("*.yaml")}
+    folders = [each / "table" for each in reversed(own_folders())] if own else [folder()]
+    return {path.stem: path for each in folders for path in each.glob("*.yaml")}
 
 
 def names() -> list[str]:

@@ -83,10 +83,11 @@ class ImageClassification(Task):
 
     def check_output(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
         """Refuse a model whose output is not a number for each class."""
-        training = model.training
+        modes = {module: module.training for module in model.modules()}
         with torch.no_grad():
             output = model.eval()(*sample)
-        model.train(training)
+        for module, training in modes.items():
+            module.training = training
         wanted = (len(sample[0]), self.classes)
         if not isinstance(output, Tensor):
             raise InputError(f"the model returns {type(output).__name__} for a batch of images; a tensor {wanted} is expected")
