@@ -46,6 +46,13 @@ def uniform(bandwidth: float, latency: float = 1e-4) -> dict[str, Link]:
     return prediction.uniform(Link(latency, bandwidth))
 
 
+@st.composite
+def networks(draw: st.DrawFn) -> dict[str, Link]:
+    """Collectives with links of their own, as a measured network has them; a bandwidth may be too large to measure."""
+    bandwidths = st.one_of(BANDWIDTHS, st.just(inf))
+    return {kind: Link(draw(st.floats(0, 1e-2)), draw(bandwidths)) for kind in ("allreduce", "allgather")}
+
+
 def at_an_end(bandwidth: float, range: forecast.Range) -> bool:
     """Whether rounding decides on which side of a limit a bandwidth is."""
     return any(abs(bandwidth / end - 1) <= 1e-6 for end in (range.low, range.high) if 0 < end < inf)
@@ -80,39 +87,54 @@ def test_without_overlap_a_step_is_that_of_the_what_if_model(other: Method, work
     assert local <= overlapped <= expected * (1 + 1e-9)
 
 
-@given(methods(), methods("vanilla"), st.integers(2, 64), st.sampled_from([0.0, 0.02]), BANDWIDTHS)
+@given(methods(), methods("vanilla"), st.integers(2, 64), st.sampled_from([0.0, 0.02]), networks(), BANDWIDTHS)
 def test_a_method_pays_exactly_where_its_predicted_step_is_shorter(
-    other: Method, baseline: Method, workers: int, margin: float, somewhere: float
+    other: Method, baseline: Method, workers: int, margin: float, links: dict[str, Link], somewhere: float
 ):
     baseline = replace(baseline, overlapped=False)
-    where = forecast.pays(other, baseline, workers, 1e-4, margin)
-
-    def shorter(bandwidth: float) -> bool:
-        own, plain = (forecast.step_seconds(each, workers, uniform(bandwidth)) for each in (other, baseline))
-        return (1 + margin) * own < plain
-
+    where = forecast.pays(other, baseline, workers, links, margin)
+    own, plain = (forecast.step_seconds(each, workers, forecast.scaled(links, somewhere)) for each in (other, baseline))
     assume(where is None or not at_an_end(somewhere, where))
-    assert shorter(somewhere) == (where is not None and somewhere in where)
+    assume(abs((1 + margin) * own / plain - 1) > 1e-9)
+    assert ((1 + margin) * own < plain) == (where is not None and somewhere in where)
 
 
-@given(methods(), st.integers(2, 64))
-def test_just_below_break_even_a_method_pays_and_just_above_it_does_not(other: Method, workers: int):
-    baseline = method(seconds=1e-5, messages=(("allreduce", 10**13),))  # computes least and sends most
-    where = forecast.pays(other, baseline, workers, 1e-4)
+@given(methods(), st.integers(2, 64), networks())
+def test_just_below_break_even_a_method_pays_and_just_above_it_does_not(other: Method, workers: int, links: dict[str, Link]):
+    # the baseline sends most, and computes less than the other by more than the latency of its message
+    baseline = method(seconds=1e-5, messages=(("allreduce", 10**28),))
+    links["allreduce"] = replace(links["allreduce"], latency=0.0)
+    where = forecast.pays(other, baseline, workers, links)
     assert where.low == 0.0
     gaps = []
     for bandwidth in (0.999 * where.high, where.high, 1.001 * where.high):
-        own, plain = (forecast.step_seconds(each, workers, uniform(bandwidth)) for each in (other, baseline))
+        here = forecast.scaled(links, bandwidth)
+        own, plain = (forecast.step_seconds(each, workers, here) for each in (other, baseline))
         gaps.append((own - plain) / plain)
     assert gaps[0] < 0
     assert gaps[1] == pytest.approx(0, abs=1e-9)
     assert gaps[2] > 0
 
 
+@given(methods(), st.integers(2, 64), networks())
+def test_each_collective_costs_its_own_latency_and_bandwidth(other: Method, workers: int, links: dict[str, Link]):
+    plain = replace(other, overlapped=False)
+    expected = prediction.local_seconds(plain.at(workers), workers) + sum(
+        prediction.COLLECTIVES[kind](size, workers, links[kind].latency, links[kind].bandwidth) for kind, size in plain.messages
+    )
+    assert forecast.step_seconds(plain, workers, links) == pytest.approx(expected)
+    doubled = {kind: replace(link, bandwidth=2 * link.bandwidth) for kind, link in links.items()}
+    assume(all(link.bandwidth < inf for link in links.values()))
+    found = forecast.scaled(links, 2 * links["allreduce"].bandwidth)
+    for kind, link in doubled.items():
+        assert found[kind].latency == link.latency
+        assert found[kind].bandwidth == pytest.approx(link.bandwidth)
+
+
 @given(methods(), methods("vanilla"), st.integers(2, 64))
 def test_the_break_even_bandwidth_is_that_of_the_what_if_model(other: Method, baseline: Method, workers: int):
     other, baseline = replace(other, overlapped=False), replace(baseline, overlapped=False)
-    where = forecast.pays(other, baseline, workers, 1e-4)
+    where = forecast.pays(other, baseline, workers, uniform(1.0))
     point = prediction.break_even(baseline.at(workers), other.at(workers), workers, 1e-4)
     if point.bandwidth is None:
         assert where in (None, forecast.Range(0.0, inf))
@@ -124,19 +146,19 @@ def test_the_break_even_bandwidth_is_that_of_the_what_if_model(other: Method, ba
         assert where.high == inf
 
 
-@given(st.lists(methods(), min_size=1, max_size=4), methods("vanilla"), st.integers(2, 64), BANDWIDTHS)
+@given(st.lists(methods(), min_size=1, max_size=4), methods("vanilla"), st.integers(2, 64), networks(), BANDWIDTHS)
 def test_regimes_cover_all_bandwidths_and_name_the_method_that_is_recommended_there(
-    others: list[Method], baseline: Method, workers: int, bandwidth: float
+    others: list[Method], baseline: Method, workers: int, links: dict[str, Link], bandwidth: float
 ):
     named = [replace(each, label=f"m{place}", reducer=f"m{place}") for place, each in enumerate(others)]
     baseline = replace(baseline, overlapped=False)
-    found = forecast.regimes(named, baseline, workers, 1e-4, 0.02)
+    found = forecast.regimes(named, baseline, workers, links, 0.02)
     assert found[0].range.low == 0.0
     assert found[-1].range.high == inf
     assert all(one.range.high == other.range.low for one, other in pairwise(found))
     here = next((each for each in found if bandwidth in each.range), None)
     assume(here is not None and not at_an_end(bandwidth, here.range))
-    advised = decisions.recommend([baseline, *named], workers, uniform(bandwidth), 0.02)
+    advised = decisions.recommend([baseline, *named], workers, forecast.scaled(links, bandwidth), 0.02)
     assert advised.method == here.method
 
 

@@ -58,7 +58,7 @@ def rows(methods: Sequence[Method], workers: int, network: Network) -> list[dict
     found = []
     for method in methods:
         step = forecast.step_seconds(method, workers, network.links)
-        where = forecast.pays(method, methods[0], workers, network.link.latency, LEAST_GAIN)
+        where = forecast.pays(method, methods[0], workers, network.links, LEAST_GAIN)
         found.append({
             "workers": workers, "method": method.label, "seconds": step, "speedup": plain / step, "bytes": method.bytes_sent,
             "memory": method.memory, "estimate": method.overlapped, "pays": where is not None,

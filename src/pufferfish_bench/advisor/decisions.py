@@ -76,7 +76,7 @@ def recommend(methods: Sequence[Method], workers: int, links: Mapping[str, Link]
     paying = [method for method in others if (1 + margin) * times[method.label] < plain]
     best = forecast.preferred(paying, times, margin)
     link = links["allreduce"]
-    found = forecast.regimes(others, baseline, workers, link.latency, margin)
+    found = forecast.regimes(others, baseline, workers, links, margin)
     speedup = plain / times[best.label] if best else 1.0
     return Recommendation(workers, best, speedup, sentence(best, speedup, found, workers, link.bandwidth))
 

@@ -12,7 +12,6 @@ from rich.console import Console
 from pufferfish_bench.base.console import say
 from pufferfish_bench.distributed import forecast, units
 from pufferfish_bench.distributed.forecast import Method
-from pufferfish_bench.distributed.prediction import uniform
 from pufferfish_bench.records import provenance
 from pufferfish_bench.records.measured import Link
 from pufferfish_bench.report import charts
@@ -144,35 +143,36 @@ def draw(advice: Advice, out: Path, console: Console) -> None:
     """The speed-up of each method over bandwidth, a panel for each number of workers (at most four)."""
     found = [Method.from_data(data) for data in advice["methods"]]
     counts = some(advice["workers"], 4)
-    link = advice["network"]["links"]["allreduce"]
+    links = {kind: Link(**figures) for kind, figures in advice["network"]["links"].items()}
     with charts.style():
         figure = Figure(figsize=(4 + 4.5 * len(counts), 6.5), layout="constrained")
         panels = figure.subplots(1, len(counts), sharey=True, squeeze=False)[0]
         for axes, workers in zip(panels, counts, strict=True):
-            panel(axes, found, workers, link)
+            panel(axes, found, workers, links)
         panels[0].set_ylabel("speed-up over vanilla training, predicted")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=charts.SMALL + 2)
-        words = f"{advice['model']}, batch {advice['batch_size']} per worker, latency {units.show_seconds(link['latency'])}"
+        latency = units.show_seconds(links["allreduce"].latency)
+        words = f"{advice['model']}, batch {advice['batch_size']} per worker, latency {latency}"
         figure.suptitle(charts.title(words), x=0.02, horizontalalignment="left")
         charts.write_at_foot(figure, provenance.sentence(provenance.of([advice])))
         charts.save(figure, out, console)
 
 
-def panel(axes: Any, found: Sequence[Method], workers: int, link: Mapping[str, float]) -> None:
+def panel(axes: Any, found: Sequence[Method], workers: int, links: Mapping[str, Link]) -> None:
     span = np.geomspace(*SPAN, 121)
-    links = [uniform(Link(link["latency"], bits / 8)) for bits in span]
-    plain = [forecast.step_seconds(found[0], workers, here) for here in links]
+    scaled = [forecast.scaled(links, bits / 8) for bits in span]
+    plain = [forecast.step_seconds(found[0], workers, here) for here in scaled]
     colours = {reducer: place for place, reducer in enumerate(dict.fromkeys(method.reducer for method in found))}
     for method in found[1:]:
-        times = [forecast.step_seconds(method, workers, here) for here in links]
+        times = [forecast.step_seconds(method, workers, here) for here in scaled]
         low_rank = method.model == FACTORISED
         axes.plot(
             span, np.divide(plain, times), label=method.label, color=charts.LINES[colours[method.reducer] % len(charts.LINES)],
             linestyle="-" if low_rank else "--", linewidth=2 if low_rank else 1.2,
         )  # fmt: skip
     axes.axhline(1.0, color=charts.GREY, linewidth=1)
-    if SPAN[0] <= 8 * link["bandwidth"] <= SPAN[1]:
-        axes.axvline(8 * link["bandwidth"], color=charts.GREY, linewidth=1, linestyle=":")
+    if SPAN[0] <= 8 * links["allreduce"].bandwidth <= SPAN[1]:
+        axes.axvline(8 * links["allreduce"].bandwidth, color=charts.GREY, linewidth=1, linestyle=":")
     axes.set(xscale="log", yscale="log", xlabel="bandwidth of a worker's link", title=f"{workers:,} workers")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.show_bits(value)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
