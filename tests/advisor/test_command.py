@@ -64,7 +64,7 @@ def test_the_command_prints_layers_methods_and_a_recommendation_and_writes_a_fil
         assert each["command"].startswith("pufferfish-run model=resnet18 profile=smoke model.net.width=0.05 batch_size=4 method=")
     assert "accuracy" in done.stdout
     names = [row["method"] for row in found["forecasts"] if row["workers"] == 2]
-    assert names[:7] == ["vanilla", "DDP", "fp16", "PowerSGD rank 2", "PowerSGD rank 4", "Signum", "top-k"]
+    assert names[:7] == ["vanilla", "DDP", "fp16", "PowerSGD rank 2", "PowerSGD rank 4", "Signum (SGD without momentum)", "top-k"]
     for method in methods_in(found):  # the file holds what its own forecasts were made from
         [row] = [row for row in found["forecasts"] if row["workers"] == 8 and row["method"] == method.label]
         network = networks.parse("1gbit", "50us")

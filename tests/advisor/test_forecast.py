@@ -9,9 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pufferfish_bench.advisor import decisions
+from pufferfish_bench.advisor import advice, decisions
+from pufferfish_bench.advisor import networks as settings
 from pufferfish_bench.advisor.decisions import Timing
-from pufferfish_bench.distributed import forecast, prediction
+from pufferfish_bench.distributed import forecast, prediction, units
 from pufferfish_bench.distributed.forecast import Method
 from pufferfish_bench.records.measured import Link
 
@@ -182,11 +183,70 @@ def test_none_pays_is_said_where_none_does():
     worse = method("worse", seconds=2.0, messages=(("allreduce", 2000),))
     advised = decisions.recommend([vanilla, worse], 16, uniform(1e9))
     assert advised.method is None
-    assert advised.sentence == "at 8 Gbit/s and 16 workers: none pays, at no bandwidth"
+    assert advised.sentence == "at 8 Gbit/s and 16 workers: none pays at any bandwidth"
     smaller = method("smaller", seconds=1.5, messages=(("allreduce", 1),))
     advised = decisions.recommend([vanilla, smaller], 16, uniform(1e9))
     assert advised.method is None
     assert advised.sentence.startswith("at 8 Gbit/s and 16 workers: none pays; below ")
+
+
+def test_a_method_that_pays_only_between_two_bandwidths_is_named_below_and_above_them():
+    # with 2 workers: backward 0.5 s, 1000 bytes on the wire; overlap costs 10 messages more of 0.01 s, and saves at most 0.45 s
+    vanilla = method(messages=(("allreduce", 1000),))
+    ddp = method("DDP", messages=(("allreduce", 100),) * 10, overlapped=True)
+    found = forecast.regimes([ddp], vanilla, 2, uniform(1.0, 0.01), 0.02)
+    assert [regime.method for regime in found] == [None, ddp, None]
+    low, high = found[1].range.low, found[1].range.high
+    first, last = (units.show_bits(8 * end) for end in (low, high))
+    for bandwidth in (low / 2, high * 2):
+        advised = decisions.recommend([vanilla, ddp], 2, uniform(bandwidth, 0.01))
+        assert advised.sentence.endswith(f"2 workers: none pays; from {first} to {last} DDP")
+    inside = decisions.recommend([vanilla, ddp], 2, uniform((low + high) / 2, 0.01)).sentence
+    assert inside.endswith(f"; below {first} none pays; above {last} none pays")
+
+
+def test_without_a_limit_of_bandwidth_no_infinite_number_is_written():
+    vanilla, lighter = method(), method("lighter", seconds=0.5, messages=(("allreduce", 500),))
+    advised = decisions.recommend([vanilla, lighter], 16, uniform(inf, 0.0))
+    assert advised.sentence == "without a limit of bandwidth and with 16 workers: lighter, 2.0x"
+    figures = {kind: {"latency": 0.0, "bandwidth": inf} for kind in ("allreduce", "allgather")}
+    measured = {"methods": [vanilla.as_data(), lighter.as_data()], "includes_slower_layers": False, "rounds": 7}
+    found = advice.advise(measured | {"epochs": 1, "warmup_epochs": 0}, settings.measured(figures, "here"), [2, 16], [])
+    text = json.dumps(found, allow_nan=False)
+    assert "inf" not in text
+    assert found["network"]["links"]["allreduce"]["bandwidth"] is None
+    [regime] = found["recommendations"][0]["regimes"]
+    assert regime == {"above": None, "below": None, "method": "lighter"}
+
+
+@given(methods(), methods("vanilla"), st.integers(2, 64), st.integers(1, 300), st.data())
+def test_the_speedup_of_a_whole_run_counts_the_warm_up(
+    other: Method, baseline: Method, workers: int, epochs: int, data: st.DataObject
+):
+    warmup = data.draw(st.integers(0, epochs - 1))
+    dense = replace(other, label="r", reducer="r")
+    low_rank = replace(dense, label="Pufferfish + r", model="Pufferfish", seconds={"forward": 1e-3})
+    every, plan, links = [baseline, dense, low_rank], decisions.Plan(epochs, warmup), uniform(1e6)
+    plain, full, low = (forecast.step_seconds(each, workers, links) for each in every)
+    steps = [full] * warmup + [low] * (epochs - warmup)
+    assert decisions.whole_run(low_rank, every, workers, links, plan) == pytest.approx(epochs * plain / sum(steps))
+    assert decisions.whole_run(dense, every, workers, links, plan) == pytest.approx(plain / full)
+
+
+def test_the_sentence_names_the_speedup_of_the_whole_run():
+    vanilla = method(seconds=1.0, messages=(("allreduce", 10**9),), reducer="allreduce")
+    puffer = method("Pufferfish", seconds=0.5, messages=(("allreduce", 10**8),), model="Pufferfish", reducer="allreduce")
+    advised = decisions.recommend([vanilla, puffer], 2, uniform(1e9, 0.0), plan=decisions.Plan(300, 80))
+    # 2 s and 0.6 s a step; 600 / (160 + 132)
+    words = "at 8 Gbit/s and 2 workers: Pufferfish, 3.3x a step (2.1x for the whole run with its 80 warm-up epochs)"
+    assert advised.sentence == words
+
+
+def test_a_method_that_needs_another_optimizer_is_not_recommended():
+    vanilla, signs = method(messages=(("allreduce", 10**9),)), method("signs", messages=(("allgather", 1),), other_optimizer=True)
+    advised = decisions.recommend([vanilla, signs], 2, uniform(1e6))
+    assert advised.method is None
+    assert decisions.recommend([vanilla, replace(signs, other_optimizer=False)], 2, uniform(1e6)).method is not None
 
 
 def test_a_gain_within_the_margin_does_not_count_and_the_simpler_of_two_is_preferred():

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Subject:
     channels_last: bool | str
     conditions: Conditions
     every_layer: bool = False  # Pufferfish factorises all layers of `choice`, also those that measured slower
+    plan: decisions.Plan = field(default_factory=decisions.Plan)
 
 
 def subject(config: Any, world: World, rounds: int) -> Subject:
@@ -66,6 +67,7 @@ def subject(config: Any, world: World, rounds: int) -> Subject:
         channels_last=config.channels_last,
         conditions=conditions,
         every_layer=config.layers == "all",
+        plan=decisions.Plan(config.epochs, config.warmup_epochs),
     )
 
 
@@ -107,6 +109,8 @@ def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callabl
         "batch_size": batch_size,
         "processes": how.world.size,
         "rounds": how.rounds,
+        "epochs": who.plan.epochs,
+        "warmup_epochs": who.plan.warmup_epochs,
         "ratios": list(ratios),
         "layers": layer_rows(who, layers),
         "includes_slower_layers": ranks != faster,
@@ -156,13 +160,15 @@ def methods_of(
                 decode_a_worker=own.decode_a_worker,
                 messages=own.messages,
                 overlapped=key == "ddp",
-                memory=method_costs.parameter_bytes(net) + own.buffers + state,
+                # SGD without momentum has no state
+                memory=method_costs.parameter_bytes(net) + own.buffers + (0 if key == "signum" else state),
                 batch_size=batch_size,
                 overrides=(
                     "method=pufferfish" if low_rank else "method=vanilla",
                     *overrides.of_reducer(key, has_momentum=who.has_momentum),
                     *(layers if low_rank else ()),
                 ),
+                other_optimizer=key == "signum",
             )
         )
     return found

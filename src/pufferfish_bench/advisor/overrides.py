@@ -15,7 +15,7 @@ REDUCERS: dict[str, tuple[str, tuple[str, ...]]] = {  # key in conf/advise.yaml 
     "fp16": ("fp16", ("reducer=fp16",)),
     "powersgd2": ("PowerSGD rank 2", ("reducer=powersgd", "reducer.rank=2")),
     "powersgd4": ("PowerSGD rank 4", ("reducer=powersgd", "reducer.rank=4")),
-    "signum": ("Signum", ("reducer=signum", "clip_norm=null")),
+    "signum": ("Signum (SGD without momentum)", ("reducer=signum", "clip_norm=null")),
     "topk": ("top-k", ("reducer=topk",)),
 }
 

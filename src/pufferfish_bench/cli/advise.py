@@ -39,7 +39,7 @@ def show(job: Job) -> None:
             return
         found = {"model": config.name} | advise(measured, network, workers, shared(job.overrides))
     if config.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(found, indent=2, allow_nan=False))
     if config.out is not None:
         out = Path(config.out)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -54,10 +54,12 @@ def show(job: Job) -> None:
 
 def check(config: Any) -> None:
     """Refuse wrong settings before torch is imported."""
-    for key, least in (("batch_size", 1), ("rounds", 2), ("length", 2)):
+    for key, least in (("batch_size", 1), ("rounds", 2), ("length", 2), ("epochs", 1), ("warmup_epochs", 0)):
         value = config[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{key}={value} must be a whole number of at least {least}")
+    if config.warmup_epochs >= config.epochs:
+        raise InputError(f"warmup_epochs={config.warmup_epochs} must be below epochs={config.epochs}")
     for key in ("json", "quick"):
         if not isinstance(config[key], bool):
             raise InputError(f"{key}={config[key]}: true or false is expected")

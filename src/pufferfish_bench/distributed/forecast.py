@@ -10,8 +10,8 @@ and never less than the step without communication. That is an estimate: it take
 pass, and communication for free of computation.
 
 So every method takes, for given latencies, the largest of a few times that are affine in 1 / bandwidth. Where a method begins to
-pay, and where the fastest one changes, is solved exactly. Collectives may have different links: the bandwidth is that of allreduce,
-and those of the others are in the same proportion to it as in the given links.
+pay, and where the fastest one changes, is solved exactly. Collectives may have different links: the bandwidth is that of
+allreduce, and those of the others are in the same proportion to it as in the given links.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,6 +46,7 @@ class Method:
     memory: int  # bytes of parameters, gradients, optimizer state and buffers of the reducer; without activations
     batch_size: int  # per worker
     overrides: tuple[str, ...] = ()  # settings of pufferfish-run that choose this method
+    other_optimizer: bool = False  # whether it needs another optimizer than the settings have: then it is not recommended
 
     @property
     def bytes_sent(self) -> int:

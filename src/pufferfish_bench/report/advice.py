@@ -1,6 +1,7 @@
 """The advice of pufferfish-advise: tables for the terminal and a chart of the speed-up over bandwidth."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +100,16 @@ def methods(advice: Advice, workers: int) -> Sheet:
         if row["workers"] == workers:
             rows.append([
                 row["method"] + (" (estimate)" if row["estimate"] else ""), number(row["seconds"], units.show_seconds),
-                number(row["speedup"], "{:.2f}x".format), number(row["bytes"] / 1e6, "{:,.2f} MB".format),
+                number(row["speedup"], "{:.2f}x".format), number(row["whole_run"], "{:.2f}x".format),
+                number(row["bytes"] / 1e6, "{:,.2f} MB".format),
                 number(row["memory"] / 1e6, "{:,.1f} MB".format), where_it_pays(row) if rows else "",
             ])  # fmt: skip
-    columns = ["method", "step", "speed-up", "sent", "memory", "pays"]
+    columns = ["method", "step", "speed-up", "whole run", "sent", "memory", "pays"]
     title = f"{workers:,} workers, {advice['network']['name']}"
     note = (
         f"Network: {advice['network']['source']}. Memory: parameters, gradients, optimizer state, buffers of the reducer. "
-        f"A method pays where its step is at least {advice['margin']:.0%} shorter than that of the first one."
+        f"A method pays where its step is at least {advice['margin']:.0%} shorter than that of the first one. "
+        f"Whole run: the speed-up of {advice['epochs']} epochs, {advice['warmup_epochs']} of them at full rank with Pufferfish."
     )
     return Sheet(title, columns, rows, note, dispensable=("memory",))
 
@@ -143,7 +146,10 @@ def draw(advice: Advice, out: Path, console: Console) -> None:
     """The speed-up of each method over bandwidth, a panel for each number of workers (at most four)."""
     found = [Method.from_data(data) for data in advice["methods"]]
     counts = some(advice["workers"], 4)
-    links = {kind: Link(**figures) for kind, figures in advice["network"]["links"].items()}
+    links = {
+        kind: Link(figures["latency"], inf if figures["bandwidth"] is None else figures["bandwidth"])
+        for kind, figures in advice["network"]["links"].items()
+    }
     with charts.style():
         figure = Figure(figsize=(4 + 4.5 * len(counts), 6.5), layout="constrained")
         panels = figure.subplots(1, len(counts), sharey=True, squeeze=False)[0]
