@@ -1,5 +1,6 @@
 """pufferfish-advise as a user calls it: advice for each kind of model, settings that run, refusals."""
 
+import fnmatch
 import json
 import os
 import shlex
@@ -13,6 +14,7 @@ import pytest
 
 from pufferfish_bench.advisor import check, networks, overrides
 from pufferfish_bench.advisor.advice import methods_in
+from pufferfish_bench.advisor.overrides import Chosen
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import advise as command_line
 from pufferfish_bench.cli import advisor_check
@@ -27,6 +29,11 @@ from tests.support.torchrun import environment, run_ranks
 
 TOY = ("profile=smoke", "model.net.width=0.05", "batch_size=4")
 QUICK = ("quick=true", "ratios=[0.5]")
+CHOSEN = {
+    "allreduce": Chosen("allreduce", {}), "ddp": Chosen("ddp", {}), "fp16": Chosen("fp16", {"dtype": "float16"}),
+    "powersgd2": Chosen("powersgd", {"rank": 2, "seed": 1}), "powersgd4": Chosen("powersgd", {"rank": 4}),
+    "signum": Chosen("signum", {"momentum": 0.9}), "topk": Chosen("topk", {"share": 0.01, "_partial_": True}),
+}  # fmt: skip
 Advise = Callable[..., dict[str, Any]]
 
 
@@ -60,11 +67,21 @@ def test_the_command_prints_layers_methods_and_a_recommendation_and_writes_a_fil
     assert [each["workers"] for each in found["recommendations"]] == [2, 8]
     for each in found["recommendations"]:
         assert each["sentence"] in done.stdout
-        assert each["sentence"].startswith(f"at 1 Gbit/s and {each['workers']} workers: ")
-        assert each["command"].startswith("pufferfish-run model=resnet18 profile=smoke model.net.width=0.05 batch_size=4 method=")
+        doubt = "from two rounds only, no basis for a decision: "
+        assert each["sentence"].startswith(f"{doubt}at 1 Gbit/s and {each['workers']} workers: ")
+        started = f"torchrun --nproc-per-node {each['workers']} -m pufferfish_bench model=resnet18 profile=smoke"
+        assert each["command"].startswith(f"{started} model.net.width=0.05 batch_size=4 method=")
     assert "accuracy" in done.stdout
     names = [row["method"] for row in found["forecasts"] if row["workers"] == 2]
-    assert names[:7] == ["vanilla", "DDP", "fp16", "PowerSGD rank 2", "PowerSGD rank 4", "Signum (SGD without momentum)", "top-k"]
+    assert names[:7] == [
+        "vanilla",
+        "DDP",
+        "fp16",
+        "PowerSGD rank 2",
+        "PowerSGD rank 4",
+        "Signum (SGD without momentum)",
+        "top-k 1 %",
+    ]
     for method in methods_in(found):  # the file holds what its own forecasts were made from
         [row] = [row for row in found["forecasts"] if row["workers"] == 8 and row["method"] == method.label]
         network = networks.parse("1gbit", "50us")
@@ -100,15 +117,38 @@ def test_a_trained_run_adds_stable_ranks(advise: Advise, invoke: Command, capsys
     assert "give the settings of the run" in capsys.readouterr().err
 
 
+def test_settings_of_reducers_and_folders_of_configs_reach_labels_and_commands(advise: Advise, tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    words = ("reducers.powersgd2.rank=3", "reducers.powersgd4.rank=3", "reducers.topk.share=0.05", "reducer@reducers.signum=sbq")
+    found = advise("--config-dir", str(tmp_path / "mine"), "model=resnet18", *TOY, *QUICK, *words)
+    full_rank = {method["label"]: method for method in found["methods"] if method["model"] == "full-rank"}
+    assert list(full_rank) == ["vanilla", "DDP", "fp16", "PowerSGD rank 3", "SBQ", "top-k 5 %"]
+    assert full_rank["PowerSGD rank 3"]["overrides"] == ["method=vanilla", "reducer=powersgd", "reducer.rank=3"]
+    assert full_rank["top-k 5 %"]["overrides"] == ["method=vanilla", "reducer=topk", "reducer.share=0.05"]
+    assert not full_rank["SBQ"]["other_optimizer"]
+    command = found["recommendations"][0]["command"]
+    assert command.startswith(f"torchrun --nproc-per-node 16 -m pufferfish_bench --config-dir {tmp_path / 'mine'} model=resnet18")
+    assert (found["epochs"], found["warmup_epochs"]) == (4, 1)  # of the recipe
+
+
+@pytest.mark.parametrize("words", [["~model.low_rank"], ["model=any", "model.net._target_=tests.support.nets.Pool"]])
+def test_a_model_without_layers_to_factorise_gets_advice_on_the_other_methods(words: list[str], advise: Advise):
+    model = ["model=resnet18", *TOY] if len(words) == 1 else ["profile=smoke", "batch_size=4"]
+    found = advise(*model, *words, *QUICK)
+    assert {method["model"] for method in found["methods"]} == {"full-rank"}
+    assert list(found["left"]) == ["the model itself"]
+    assert not any(layer["factor"] for layer in found["layers"])
+
+
 @pytest.fixture(scope="module")
 def methods() -> dict[str, tuple[str, ...]]:
     """Every reducer on a network of which the advisor leaves some layers."""
     ranks = {"layer4.1.conv1": 5, "layer4.1.conv2": 3}
     layers = overrides.of_layers(ranks, {}, ["conv1", "layer4.1.conv1", "layer4.1.conv2", "linear"], {"layer4.1.conv1": 5})
-    return {key: ("method=pufferfish", *overrides.of_reducer(key, has_momentum=True), *layers) for key in overrides.REDUCERS}
+    return {key: ("method=pufferfish", *chosen.words(has_momentum=True), *layers) for key, chosen in CHOSEN.items()}
 
 
-@pytest.mark.parametrize("key", overrides.REDUCERS)
+@pytest.mark.parametrize("key", CHOSEN)
 def test_the_settings_of_every_method_compose_and_fit_together(key: str, methods: dict[str, tuple[str, ...]]):
     config = composed(["model=resnet18", "profile=smoke", "model.net.width=0.1", *methods[key]])
     assert plain(config.model.low_rank)["ranks"] == {"layer4.1.conv2": 3}
@@ -122,7 +162,7 @@ def test_the_settings_of_every_method_compose_and_fit_together(key: str, methods
 @pytest.mark.parametrize("model", ["lstm", "transformer"])
 def test_signum_gets_an_optimizer_without_momentum(model: str):
     config = composed([f"model={model}", *SMALL_TEXT[model]])
-    words = overrides.of_reducer("signum", has_momentum="momentum" in config.optimizer)
+    words = CHOSEN["signum"].words(has_momentum="momentum" in config.optimizer)
     config = composed([f"model={model}", *SMALL_TEXT[model], "method=vanilla", *words])
     parts.try_parts(parts.build_parts(config, single_process()), config, single_process())
 
@@ -140,9 +180,15 @@ def test_the_recommended_layers_are_those_that_a_run_factorises(invoke: Command,
 
 
 def test_names_that_look_like_numbers_reach_the_run_unchanged():
-    words = overrides.of_layers({"0.30": 3}, {}, ["0.10", "0.30", "7", "fc"], {"0.30": 4})
-    config = composed(["model=resnet18", *words])
-    assert plain(config.model.low_rank) == {"keep": ["0.10", "7", "fc"], "first": None, "rank_ratio": 0.25, "ranks": {"?.30": 3}}
+    names = ["0.10", "0.30", "1.30", "2.conv", "12.conv", "7", "fc"]
+    ranks = {"0.30": 3, "1.30": 5, "2.conv": 6, "12.conv": 7, "7": 2}
+    config = composed(["model=resnet18", *overrides.of_layers(ranks, {}, names, {"0.30": 4})])
+    found = plain(config.model.low_rank)
+    assert found["keep"] == ["0.10", "fc"]
+    assert found["first"] is None
+    assert {tuple(fnmatch.filter(names, str(pattern))): rank for pattern, rank in found["ranks"].items()} == {
+        (name,): rank for name, rank in ranks.items()
+    }
     assert overrides.of_layers({"a": 3}, {"a": 3}, ["a", "b"], {}) == ()
 
 
@@ -174,6 +220,9 @@ def test_the_network_is_measured_between_the_ranks_of_torchrun(tmp_path: Path):
         ("run=nowhere", "run=nowhere is not a directory"),
         ("batch=all", "batch=all is not known"),
         ("layers=no", "layers=no is not known"),
+        ("warmup_epochs=300", "warmup_epochs=300 must be below epochs=300"),
+        ("out=/dev/null/x", "out=/dev/null/x: the folder /dev/null cannot be written to"),
+        ("reducer@reducers.topk=ddp", "reducer@reducers.topk=ddp cannot be compared; allowed: fp16"),
         ("model=resnet", "model=resnet is not known"),
     ],
 )

@@ -270,10 +270,28 @@ LAYERS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 4), max_size=
 def test_only_layers_that_measured_faster_are_factorised(ranks: dict[str, int], timings: dict[str, dict[int, Timing]]):
     found = decisions.recommended_ranks(ranks, timings)
     for name, rank in ranks.items():
-        timing = timings.get(name, {}).get(rank)
+        its = timings.get(name, {})
+        timing = its.get(rank)
         assert (name in found) == (timing is not None and timing.ratio < 1 - timing.noise)
-        words = decisions.decide(rank, timing).words
+        words = decisions.decide(rank, its).words
         assert words.startswith("factor at rank") == (name in found)
-        assert (words == "leave: slower") == (timing is not None and timing.ratio > 1 + timing.noise)
+        assert (": slower" in words) == (timing is not None and timing.ratio > 1 + timing.noise)
+        lower = [other for other, each in its.items() if other < rank and each.faster]
+        assert words.endswith("is faster") == (timing is not None and name not in found and bool(lower))
     assert all(found[name] == ranks[name] for name in found)
-    assert not decisions.decide(None, Timing(1.0, 0.1, 0.02)).factor
+    assert not decisions.decide(None, {1: Timing(1.0, 0.1, 0.02)}).factor
+
+
+def test_the_advice_on_a_layer_names_a_lower_rank_that_is_faster():
+    timings = {16: Timing(1.0, 1.2, 0.02), 8: Timing(1.0, 0.9, 0.02), 4: Timing(1.0, 0.5, 0.02)}
+    assert decisions.decide(16, timings).words == "leave at rank 16: slower; rank 8 is faster"
+
+
+def test_a_gain_within_the_noise_of_the_step_does_not_count():
+    vanilla = method(seconds=1.0, messages=(("allreduce", 100),))
+    low_rank = method("Pufferfish", seconds=0.95, messages=(("allreduce", 90),), model="Pufferfish", noise=0.03)
+    advised = decisions.recommend([vanilla, low_rank], 2, uniform(1e9, 0.0))
+    assert advised.sentence == "at 8 Gbit/s and 2 workers: Pufferfish, 1.05x"
+    noisy = decisions.recommend([vanilla, replace(low_rank, noise=0.06)], 2, uniform(1e9, 0.0))
+    assert noisy.method is None
+    assert "none pays; below" in noisy.sentence  # there it sends less

@@ -19,7 +19,8 @@ UNKNOWN = (
 
 
 def advise(measured: Mapping[str, Any], network: Network, workers: Sequence[int], words: Sequence[str]) -> dict[str, Any]:
-    """The measurements with a forecast for each number of workers. `words`: the user's settings that a run understands too."""
+    """The measurements with a forecast for each number of workers. `words`: what of the user's command line a run understands."""
+    doubt = "from two rounds only, no basis for a decision: " if measured["rounds"] <= decisions.FEW_ROUNDS else ""
     methods = methods_in(measured)
     allowed = [method for method in methods if not measured["includes_slower_layers"] or method.model != decisions.PUFFERFISH]
     plan = Plan(measured["epochs"], measured["warmup_epochs"])
@@ -41,13 +42,13 @@ def advise(measured: Mapping[str, Any], network: Network, workers: Sequence[int]
                 "workers": each.workers,
                 "method": each.method.label if each.method else None,
                 "speedup": each.speedup,
-                "sentence": each.sentence,
+                "sentence": doubt + each.sentence,
                 "regimes": [
                     {"above": bits(its.range.low), "below": bits(its.range.high), "method": its.method and its.method.label}
                     for its in each.regimes
                 ],
-                "overrides": [*words, *each.method.overrides] if each.method else list(words),
-                "command": decisions.command(words, each.method or methods[0], shlex.quote),
+                "overrides": [*words, *(each.method or methods[0]).overrides],
+                "command": decisions.command([*words, *(each.method or methods[0]).overrides], each.workers, shlex.quote),
             }
             for each in found
         ],

@@ -9,6 +9,7 @@ from pufferfish_bench.distributed.forecast import Method, Regime
 from pufferfish_bench.records.measured import Link
 
 LEAST_GAIN = 0.02  # a method pays if its step is shorter by more than this
+FEW_ROUNDS = 2  # of quick=true: no basis for a decision
 LEAST_NOISE = 0.02  # a difference between two forms of a layer below 2 % is never more than noise
 VANILLA, PUFFERFISH = "vanilla", "Pufferfish"
 
@@ -38,20 +39,26 @@ class Decision:
     words: str
 
 
-def decide(rank: int | None, timing: Timing | None) -> Decision:
-    """A layer is factorised at the rank that the settings give it if that measured faster than dense by more than noise."""
+def decide(rank: int | None, timings: Mapping[int, Timing]) -> Decision:
+    """A layer is factorised at the rank that the settings give it if that measured faster than dense by more than noise.
+
+    If not, the words name the highest of the lower ranks that did.
+    """
     if rank is None:
-        return Decision(False, "leave: kept by model.low_rank")
+        return Decision(False, "leave: not chosen by model.low_rank")
+    timing = timings.get(rank)
     if timing is None:
         return Decision(False, "leave: not used in the forward pass")
     if timing.faster:
         return Decision(True, f"factor at rank {rank}")
-    return Decision(False, "leave: slower" if timing.slower else "leave: no faster")
+    words = "slower" if timing.slower else "no faster"
+    lower = max((other for other, its in timings.items() if other < rank and its.faster), default=None)
+    return Decision(False, f"leave: {words}" if lower is None else f"leave at rank {rank}: {words}; rank {lower} is faster")
 
 
 def recommended_ranks(ranks: Mapping[str, int], timings: Mapping[str, Mapping[int, Timing]]) -> dict[str, int]:
     """The layers to factorise, of those that the settings factorise at `ranks`."""
-    return {name: rank for name, rank in ranks.items() if decide(rank, timings.get(name, {}).get(rank)).factor}
+    return {name: rank for name, rank in ranks.items() if decide(rank, timings.get(name, {})).factor}
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ def recommend(
     others = sorted((each for each in rest if not each.other_optimizer), key=lambda method: reducers.index(method.reducer))
     plain = forecast.step_seconds(baseline, workers, links)
     times = {method.label: forecast.step_seconds(method, workers, links) for method in others}
-    paying = [method for method in others if (1 + margin) * times[method.label] < plain]
+    paying = [method for method in others if (1 + max(margin, method.noise)) * times[method.label] < plain]
     best = forecast.preferred(paying, times, margin)
     found = forecast.regimes(others, baseline, workers, links, margin)
     speedup = plain / times[best.label] if best else 1.0
@@ -155,6 +162,6 @@ def added(method: Method | None, best: Method | None) -> str:
     return method.label
 
 
-def command(overrides: Sequence[str], method: Method, quote: Callable[[str], str]) -> str:
-    """The command line that trains with a method."""
-    return " ".join(["pufferfish-run", *(quote(word) for word in (*overrides, *method.overrides))])
+def command(words: Sequence[str], workers: int, quote: Callable[[str], str]) -> str:
+    """The command line that trains with these settings, with all workers on one host."""
+    return " ".join([f"torchrun --nproc-per-node {workers} -m pufferfish_bench", *map(quote, words)])

@@ -46,6 +46,7 @@ class Method:
     memory: int  # bytes of parameters, gradients, optimizer state and buffers of the reducer; without activations
     batch_size: int  # per worker
     overrides: tuple[str, ...] = ()  # settings of pufferfish-run that choose this method
+    noise: float = 0.0  # relative, of its computation compared with that of the full-rank network: a smaller gain does not count
     other_optimizer: bool = False  # whether it needs another optimizer than the settings have: then it is not recommended
 
     @property
@@ -131,12 +132,13 @@ class Range:
 
 
 def pays(method: Method, baseline: Method, workers: int, links: Mapping[str, Link], margin: float = 0.0) -> Range | None:
-    """Where a step of `method`, made longer by `margin`, is shorter than one of `baseline`. None: nowhere.
+    """Where a step of `method`, made longer by `margin` or its noise, is shorter than one of `baseline`. None: nowhere.
 
     The baseline must not overlap. The bandwidth is that of allreduce; see `scaled`.
 
     With x = 1 / bandwidth, each line must satisfy (1 + margin) (a + b x) < A + B x: a half-line of x.
     """
+    margin = max(margin, method.noise)
     [(fixed, wire)] = lines(baseline, workers, links)
     low, high = 0.0, inf  # of x
     for own_fixed, own_wire in lines(method, workers, links):

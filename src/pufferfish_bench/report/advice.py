@@ -27,7 +27,8 @@ Advice = Mapping[str, Any]
 
 def show(advice: Advice, console: Console) -> None:
     """Print the layers, the methods for each number of workers, and the recommendation."""
-    layers(advice).show(console)
+    if advice["layers"]:
+        layers(advice).show(console)
     for name, reason in advice["left"].items():
         say(f"not factorised: {name}: {reason}", console)
     say(step_sentence(advice), console)
@@ -40,10 +41,11 @@ def show(advice: Advice, console: Console) -> None:
         say(f"warning: {warning}", console)
     for found in advice["recommendations"]:
         say(found["sentence"], console, style="bold")
-    commands = dict.fromkeys(found["command"] for found in advice["recommendations"])
-    for command in commands:
+    commands = {tuple(found["overrides"]): found["command"] for found in reversed(advice["recommendations"])}
+    for command in reversed(commands.values()):
         say(f"  {command}", console)
-    say(f"on every worker, started by torchrun. Not known here: {'; '.join(advice['unknown'])}.", console)
+    say("all workers on one host; on several, give torchrun --nnodes and --rdzv-endpoint too.", console)
+    say(f"Not known here: {'; '.join(advice['unknown'])}.", console)
 
 
 def layers(advice: Advice) -> Sheet:
@@ -65,8 +67,11 @@ def layers(advice: Advice) -> Sheet:
             row["advice"] + compared(row),
         ])  # fmt: skip
     title = f"{advice['model']}: forward and backward of each layer, batch {advice['batch_size']}"
-    note = "Columns 1/2 to 1/16: at this fraction of the smaller side of the matrix. Medians, dense and factorised in turns."
-    return Sheet(title, columns, rows, note, dispensable=("weights at rank", "matrix", "weights"))
+    shown = [fraction(ratio) for ratio in ratios]
+    note = "Medians, dense and factorised in turns."
+    if shown:
+        note = f"Column{'s' * (len(shown) > 1)} {', '.join(shown)}: at this fraction of the smaller side of the matrix. {note}"
+    return Sheet(title, columns, rows, note, dispensable=(*shown, "weights at rank", "matrix", "full rank", "stable rank"))
 
 
 def compared(row: Mapping[str, Any]) -> str:
@@ -86,6 +91,9 @@ def step_sentence(advice: Advice) -> str:
     shown = ", ".join(f"{name} {units.show_seconds(seconds)}" for name, seconds in steps.items())
     words = f"a whole step without communication: {shown}; outside the layers above: "
     words += units.show_seconds(max(0.0, advice["rest_of_the_step"]))
+    if (whole := advice["step_ratio"]) and not whole["faster"] and not advice["includes_slower_layers"]:
+        words += f". The layers measured faster, but the whole step did not: {whole['ratio']:.2f} of the time"
+        words += f", noise {whole['noise']:.0%}"
     if advice["includes_slower_layers"]:
         words += ". layers=all: Pufferfish includes layers that are no faster at their rank, and is not recommended"
     if FACTORISED not in steps:
