@@ -1,6 +1,7 @@
 """pufferfish-advise as a user calls it: advice for each kind of model, settings that run, refusals."""
 
 import fnmatch
+import io
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pufferfish_bench.advisor import check, networks, overrides
 from pufferfish_bench.advisor.advice import methods_in
@@ -23,6 +25,7 @@ from pufferfish_bench.config.build import composed
 from pufferfish_bench.config.settings import plain
 from pufferfish_bench.distributed import forecast
 from pufferfish_bench.distributed.world import single_process
+from pufferfish_bench.report import advice as report
 from tests.support.commands import SMALL_TEXT, Command
 from tests.support.repository import REPOSITORY
 from tests.support.torchrun import environment, run_ranks
@@ -111,10 +114,42 @@ def test_a_trained_run_adds_stable_ranks(advise: Advise, invoke: Command, capsys
     assert all(1 - 1e-4 <= layer["stable_rank"] <= min(layer["shape"]) for layer in found["layers"])
     factored = [layer for layer in found["layers"] if layer["rank"]]
     assert all(layer["stable_rank"] <= layer["rank"] + 1e-3 for layer in factored)  # its weights have this rank
-    assert "stable" in capsys.readouterr().out
+    assert factored
+    assert all(layer["truncated_to"] == layer["rank"] for layer in factored)
+    assert not any("truncated_to" in layer for layer in found["layers"] if not layer["rank"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"the run has truncated the weights of {len(factored)} layers to their rank" in said
     with pytest.raises(SystemExit):
         advise("model=resnet18", "profile=smoke", "model.net.width=0.1", *QUICK, "run=run")
     assert "give the settings of the run" in capsys.readouterr().err
+
+
+def test_a_full_rank_run_warns_of_layers_whose_rank_is_too_low(advise: Advise, invoke: Command):
+    small = ("profile=smoke", "model.net.width=0.05", "batch_size=8")
+    data = ("dataset.train_images=32", "dataset.test_images=8", "epochs=2", "run_dir=run")
+    assert invoke("model=resnet18", "method=vanilla", *small, *data).returncode == 0
+    found = advise("model=resnet18", *small, *QUICK, "run=run", "model.low_rank.rank_ratio=0.01")  # rank 1
+    assert not any("truncated_to" in layer for layer in found["layers"])
+    above = [layer["layer"] for layer in found["layers"] if layer["rank"] and layer["stable_rank"] > layer["rank"] == 1]
+    assert above
+    faster = found | {"layers": [layer | {"factor": layer["rank"] is not None} for layer in found["layers"]]}
+    warnings = report.stable_rank_warnings(faster)
+    assert [each.split()[4] for each in warnings] == above
+    nothing = [layer | {"factor": False} for layer in found["layers"]]
+    assert report.stable_rank_warnings(found | {"layers": nothing}) == []
+
+
+def test_a_narrow_terminal_keeps_the_advice_on_layers(advise: Advise):
+    found = advise("model=resnet18", *TOY, "quick=true", "ratios=[0.5,0.3]")
+    text = io.StringIO()
+    report.layers(found).show(Console(file=text, width=80))
+    heading = text.getvalue().split("layer4.1.conv2")[0]
+    left_out = text.getvalue().split("Left out to fit 80 columns: ")[1]
+    assert all(name in heading for name in ("layer", "weights", "rank", "advice"))
+    assert "1/2" in left_out
+    assert "Columns 1/2, 0.3: at this fraction" in " ".join(left_out.split())
+    for name in ("advice", "weights,", "rank,"):
+        assert f" {name}" not in f" {left_out.split('. Set')[0].replace('weights at rank', '').replace('full rank', '')},"
 
 
 def test_settings_of_reducers_and_folders_of_configs_reach_labels_and_commands(advise: Advise, tmp_path: Path):
@@ -279,6 +314,10 @@ def test_the_models_of_the_check_compose_and_have_runs_for_all_methods(tmp_path:
         assert swept <= set(words)
         config = composed([word for word in words if word not in swept])
         assert config.epochs == 1
+        for method, reducer in check.LABELS:
+            own = composed([word for word in words if word not in swept] + [f"method={method}", f"reducer={reducer}"])
+            assert Path(own.run_dir) == tmp_path / f"{method}-{reducer}"
+            assert check.label_of(Path(own.run_dir)) == check.LABELS[method, reducer]
         assert config.batch_size == case.batch_size
     with pytest.raises(InputError, match="--models nonsense is not known"):
         check.cases(found, ["nonsense"])

@@ -26,6 +26,8 @@ from pufferfish_bench.config.settings import plain
 from pufferfish_bench.distributed.forecast import Method
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.lowrank import counting
+from pufferfish_bench.lowrank.factorise import factored_layers
+from pufferfish_bench.lowrank.kinds import kind_of_factored
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.environment import environment
 from pufferfish_bench.training import memory_format
@@ -229,13 +231,17 @@ def layer_rows(who: Subject, layers: Sequence[LayerTimes]) -> list[dict[str, Any
     return rows
 
 
-def stable_ranks(directory: Path, who: Subject, target: str) -> dict[str, float]:
-    """The stable rank of each layer of a trained model, by name. `target` is what the user's own settings build."""
+def stable_ranks(directory: Path, who: Subject, target: str) -> dict[str, dict[str, float]]:
+    """The stable rank of each layer of a trained model, by name. `target` is what the user's own settings build.
+
+    A layer that the run had factorised also has the rank to which its weights were truncated: its stable rank cannot exceed it.
+    """
     record = reader.read_run(directory)
     with reader.asking(directory):
         trained = restore.restored_model(directory, record, [target])
+    truncated = {name: rank_in(layer) for name, layer in factored_layers(trained)}
     lowrank.merge(trained)
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for name in layer_times.factorable(who.model):
         try:
             layer, own = lowrank.get_layer(trained, name), lowrank.get_layer(who.model, name)
@@ -246,5 +252,13 @@ def stable_ranks(directory: Path, who: Subject, target: str) -> dict[str, float]
                 f"{name} is {lowrank.matrix_shape(layer)} in {directory}, but {lowrank.matrix_shape(own)} here: "
                 "give the settings of the run, its profile for example"
             )
-        found[name] = lowrank.stable_rank(layer)
+        found[name] = {"stable_rank": lowrank.stable_rank(layer)}
+        if name in truncated:
+            found[name]["truncated_to"] = truncated[name]
     return found
+
+
+def rank_in(layer: lowrank.FactoredLayer) -> int:
+    """The rank of a low-rank layer."""
+    u, _ = next(iter(kind_of_factored(layer).factors(layer).values()))
+    return int(u.shape[0])

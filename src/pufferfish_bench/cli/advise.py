@@ -113,7 +113,7 @@ def measure(config: Any, network: networks.Network | None, choices: dict[str, st
     if config.run is not None:
         ranks = measurement.stable_ranks(Path(config.run), subject, str(config.model.net.get("_target_")))
         for row in measured["layers"]:
-            row["stable_rank"] = ranks[row["layer"]]
+            row |= ranks[row["layer"]]
     return measured, network
 
 

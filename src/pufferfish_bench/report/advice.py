@@ -16,7 +16,7 @@ from pufferfish_bench.distributed.forecast import Method
 from pufferfish_bench.records import provenance
 from pufferfish_bench.records.measured import Link
 from pufferfish_bench.report import charts
-from pufferfish_bench.report.output import Sheet, number
+from pufferfish_bench.report.output import Cell, Sheet, number
 
 SPAN = (1e7, 1e12)  # bits per second on the bandwidth axis
 FACTORISED = "Pufferfish"
@@ -63,7 +63,7 @@ def layers(advice: Advice) -> Sheet:
             number(row["seconds"], units.show_seconds),
             *(number(time and time["seconds"], units.show_seconds) for time in times),
             number(row["rank"], str), number(row["weights_at_rank"], "{:,}".format),
-            *([number(row.get("stable_rank"), "{:.1f}".format)] if with_stable else []),
+            *([stable_rank(row)] if with_stable else []),
             row["advice"] + compared(row),
         ])  # fmt: skip
     title = f"{advice['model']}: forward and backward of each layer, batch {advice['batch_size']}"
@@ -72,6 +72,13 @@ def layers(advice: Advice) -> Sheet:
     if shown:
         note = f"Column{'s' * (len(shown) > 1)} {', '.join(shown)}: at this fraction of the smaller side of the matrix. {note}"
     return Sheet(title, columns, rows, note, dispensable=(*shown, "weights at rank", "matrix", "full rank", "stable rank"))
+
+
+def stable_rank(row: Mapping[str, Any]) -> Cell:
+    """The stable rank of a trained layer; of one that was truncated, the rank to which it was."""
+    if "truncated_to" in row:
+        return Cell(f"cut to {row['truncated_to']}", row["truncated_to"])
+    return number(row.get("stable_rank"), "{:.1f}".format)
 
 
 def compared(row: Mapping[str, Any]) -> str:
@@ -142,11 +149,17 @@ def where_it_pays(row: Mapping[str, Any]) -> str:
 
 
 def stable_rank_warnings(advice: Advice) -> list[str]:
-    return [
+    """Layers whose trained weights need more than their rank; and where a run cannot tell."""
+    truncated = [row["layer"] for row in advice["layers"] if "truncated_to" in row]
+    unknown = (
+        f"the run has truncated the weights of {len(truncated)} layers to their rank, so that their stable rank says nothing: "
+        "name a full-rank run (method=vanilla) instead"
+    )
+    return ([unknown] if truncated else []) + [
         f"the stable rank of {row['layer']} in the trained run is {row['stable_rank']:.1f}, above its rank {row['rank']}: "
         "factorising it may cost accuracy"
         for row in advice["layers"]
-        if row["factor"] and row.get("stable_rank", 0) > row["rank"]
+        if row["factor"] and "truncated_to" not in row and row.get("stable_rank", 0) > row["rank"]
     ]
 
 
