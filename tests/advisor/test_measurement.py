@@ -17,6 +17,7 @@ from pufferfish_bench.distributed.simulated import SimulatedWorld
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.lowrank.lstm import LSTM
 from pufferfish_bench.reducers import ddp
+from pufferfish_bench.report import advice as report
 from pufferfish_bench.training.precision import FullPrecision
 from tests.support import advisor_ranks
 from tests.support.nets import TinyNet
@@ -210,3 +211,12 @@ def test_a_made_up_batch_has_the_shapes_of_the_data(tmp_path: Path):
     assert state is None
     images = batches.of_sample([torch.zeros(1, 3, 8, 8)], {}, batch_size=6, length=9, model=TinyNet(), device=CPU)
     assert images(TinyNet()).shape == ()
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(0.99, True), (0.9, False)])
+def test_it_is_said_if_the_whole_step_is_no_faster_although_its_layers_are(ratio: float, said: bool):
+    model = TinyNet()
+    found = measurement.measure(subject(model, lowrank.Choice({"fc1": 3}, {}), on(4, 3, 8, 8)), (0.5,), 4, lambda words: None)
+    whole = {"ratio": ratio, "noise": 0.03, "faster": ratio + 0.03 < 1}
+    words = report.step_sentence(found | {"step_ratio": whole, "includes_slower_layers": False})
+    assert (f"the whole step did not: {ratio:.2f} of the time, noise 3%" in words) == said
