@@ -1,5 +1,7 @@
 """pufferfish-advise as a user calls it: advice for each kind of model, settings that run, refusals."""
 
+import fnmatch
+import io
 import json
 import os
 import shlex
@@ -10,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pufferfish_bench.advisor import check, networks, overrides
 from pufferfish_bench.advisor.advice import methods_in
+from pufferfish_bench.advisor.overrides import Chosen
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import advise as command_line
 from pufferfish_bench.cli import advisor_check
@@ -21,12 +25,18 @@ from pufferfish_bench.config.build import composed
 from pufferfish_bench.config.settings import plain
 from pufferfish_bench.distributed import forecast
 from pufferfish_bench.distributed.world import single_process
+from pufferfish_bench.report import advice as report
 from tests.support.commands import SMALL_TEXT, Command
 from tests.support.repository import REPOSITORY
 from tests.support.torchrun import environment, run_ranks
 
 TOY = ("profile=smoke", "model.net.width=0.05", "batch_size=4")
 QUICK = ("quick=true", "ratios=[0.5]")
+CHOSEN = {
+    "allreduce": Chosen("allreduce", {}), "ddp": Chosen("ddp", {}), "fp16": Chosen("fp16", {"dtype": "float16"}),
+    "powersgd2": Chosen("powersgd", {"rank": 2, "seed": 1}), "powersgd4": Chosen("powersgd", {"rank": 4}),
+    "signum": Chosen("signum", {"momentum": 0.9}), "topk": Chosen("topk", {"share": 0.01, "_partial_": True}),
+}  # fmt: skip
 Advise = Callable[..., dict[str, Any]]
 
 
@@ -60,11 +70,21 @@ def test_the_command_prints_layers_methods_and_a_recommendation_and_writes_a_fil
     assert [each["workers"] for each in found["recommendations"]] == [2, 8]
     for each in found["recommendations"]:
         assert each["sentence"] in done.stdout
-        assert each["sentence"].startswith(f"at 1 Gbit/s and {each['workers']} workers: ")
-        assert each["command"].startswith("pufferfish-run model=resnet18 profile=smoke model.net.width=0.05 batch_size=4 method=")
+        doubt = "from two rounds only, no basis for a decision: "
+        assert each["sentence"].startswith(f"{doubt}at 1 Gbit/s and {each['workers']} workers: ")
+        started = f"torchrun --nproc-per-node {each['workers']} -m pufferfish_bench model=resnet18 profile=smoke"
+        assert each["command"].startswith(f"{started} model.net.width=0.05 batch_size=4 method=")
     assert "accuracy" in done.stdout
     names = [row["method"] for row in found["forecasts"] if row["workers"] == 2]
-    assert names[:7] == ["vanilla", "DDP", "fp16", "PowerSGD rank 2", "PowerSGD rank 4", "Signum", "top-k"]
+    assert names[:7] == [
+        "vanilla",
+        "DDP",
+        "fp16",
+        "PowerSGD rank 2",
+        "PowerSGD rank 4",
+        "Signum (SGD without momentum)",
+        "top-k 1 %",
+    ]
     for method in methods_in(found):  # the file holds what its own forecasts were made from
         [row] = [row for row in found["forecasts"] if row["workers"] == 8 and row["method"] == method.label]
         network = networks.parse("1gbit", "50us")
@@ -94,10 +114,65 @@ def test_a_trained_run_adds_stable_ranks(advise: Advise, invoke: Command, capsys
     assert all(1 - 1e-4 <= layer["stable_rank"] <= min(layer["shape"]) for layer in found["layers"])
     factored = [layer for layer in found["layers"] if layer["rank"]]
     assert all(layer["stable_rank"] <= layer["rank"] + 1e-3 for layer in factored)  # its weights have this rank
-    assert "stable" in capsys.readouterr().out
+    assert factored
+    assert all(layer["truncated_to"] == layer["rank"] for layer in factored)
+    assert not any("truncated_to" in layer for layer in found["layers"] if not layer["rank"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"the run has truncated the weights of {len(factored)} layers to their rank" in said
     with pytest.raises(SystemExit):
         advise("model=resnet18", "profile=smoke", "model.net.width=0.1", *QUICK, "run=run")
     assert "give the settings of the run" in capsys.readouterr().err
+
+
+def test_a_full_rank_run_warns_of_layers_whose_rank_is_too_low(advise: Advise, invoke: Command):
+    small = ("profile=smoke", "model.net.width=0.05", "batch_size=8")
+    data = ("dataset.train_images=32", "dataset.test_images=8", "epochs=2", "run_dir=run")
+    assert invoke("model=resnet18", "method=vanilla", *small, *data).returncode == 0
+    found = advise("model=resnet18", *small, *QUICK, "run=run", "model.low_rank.rank_ratio=0.01")  # rank 1
+    assert not any("truncated_to" in layer for layer in found["layers"])
+    above = [layer["layer"] for layer in found["layers"] if layer["rank"] and layer["stable_rank"] > layer["rank"] == 1]
+    assert above
+    faster = found | {"layers": [layer | {"factor": layer["rank"] is not None} for layer in found["layers"]]}
+    warnings = report.stable_rank_warnings(faster)
+    assert [each.split()[4] for each in warnings] == above
+    nothing = [layer | {"factor": False} for layer in found["layers"]]
+    assert report.stable_rank_warnings(found | {"layers": nothing}) == []
+
+
+def test_a_narrow_terminal_keeps_the_advice_on_layers(advise: Advise):
+    found = advise("model=resnet18", *TOY, "quick=true", "ratios=[0.5,0.3]")
+    text = io.StringIO()
+    report.layers(found).show(Console(file=text, width=80))
+    heading = text.getvalue().split("layer4.1.conv2")[0]
+    left_out = text.getvalue().split("Left out to fit 80 columns: ")[1]
+    assert all(name in heading for name in ("layer", "weights", "rank", "advice"))
+    assert "1/2" in left_out
+    assert "Columns 1/2, 0.3: at this fraction" in " ".join(left_out.split())
+    for name in ("advice", "weights,", "rank,"):
+        assert f" {name}" not in f" {left_out.split('. Set')[0].replace('weights at rank', '').replace('full rank', '')},"
+
+
+def test_settings_of_reducers_and_folders_of_configs_reach_labels_and_commands(advise: Advise, tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    words = ("reducers.powersgd2.rank=3", "reducers.powersgd4.rank=3", "reducers.topk.share=0.05", "reducer@reducers.signum=sbq")
+    found = advise("--config-dir", str(tmp_path / "mine"), "model=resnet18", *TOY, *QUICK, *words)
+    full_rank = {method["label"]: method for method in found["methods"] if method["model"] == "full-rank"}
+    assert list(full_rank) == ["vanilla", "DDP", "fp16", "PowerSGD rank 3", "SBQ", "top-k 5 %"]
+    assert full_rank["PowerSGD rank 3"]["overrides"] == ["method=vanilla", "reducer=powersgd", "reducer.rank=3"]
+    assert full_rank["top-k 5 %"]["overrides"] == ["method=vanilla", "reducer=topk", "reducer.share=0.05"]
+    assert not full_rank["SBQ"]["other_optimizer"]
+    command = found["recommendations"][0]["command"]
+    assert command.startswith(f"torchrun --nproc-per-node 16 -m pufferfish_bench --config-dir {tmp_path / 'mine'} model=resnet18")
+    assert (found["epochs"], found["warmup_epochs"]) == (4, 1)  # of the recipe
+
+
+@pytest.mark.parametrize("words", [["~model.low_rank"], ["model=any", "model.net._target_=tests.support.nets.Pool"]])
+def test_a_model_without_layers_to_factorise_gets_advice_on_the_other_methods(words: list[str], advise: Advise):
+    model = ["model=resnet18", *TOY] if len(words) == 1 else ["profile=smoke", "batch_size=4"]
+    found = advise(*model, *words, *QUICK)
+    assert {method["model"] for method in found["methods"]} == {"full-rank"}
+    assert list(found["left"]) == ["the model itself"]
+    assert not any(layer["factor"] for layer in found["layers"])
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +180,10 @@ def methods() -> dict[str, tuple[str, ...]]:
     """Every reducer on a network of which the advisor leaves some layers."""
     ranks = {"layer4.1.conv1": 5, "layer4.1.conv2": 3}
     layers = overrides.of_layers(ranks, {}, ["conv1", "layer4.1.conv1", "layer4.1.conv2", "linear"], {"layer4.1.conv1": 5})
-    return {key: ("method=pufferfish", *overrides.of_reducer(key, has_momentum=True), *layers) for key in overrides.REDUCERS}
+    return {key: ("method=pufferfish", *chosen.words(has_momentum=True), *layers) for key, chosen in CHOSEN.items()}
 
 
-@pytest.mark.parametrize("key", overrides.REDUCERS)
+@pytest.mark.parametrize("key", CHOSEN)
 def test_the_settings_of_every_method_compose_and_fit_together(key: str, methods: dict[str, tuple[str, ...]]):
     config = composed(["model=resnet18", "profile=smoke", "model.net.width=0.1", *methods[key]])
     assert plain(config.model.low_rank)["ranks"] == {"layer4.1.conv2": 3}
@@ -122,7 +197,7 @@ def test_the_settings_of_every_method_compose_and_fit_together(key: str, methods
 @pytest.mark.parametrize("model", ["lstm", "transformer"])
 def test_signum_gets_an_optimizer_without_momentum(model: str):
     config = composed([f"model={model}", *SMALL_TEXT[model]])
-    words = overrides.of_reducer("signum", has_momentum="momentum" in config.optimizer)
+    words = CHOSEN["signum"].words(has_momentum="momentum" in config.optimizer)
     config = composed([f"model={model}", *SMALL_TEXT[model], "method=vanilla", *words])
     parts.try_parts(parts.build_parts(config, single_process()), config, single_process())
 
@@ -140,9 +215,15 @@ def test_the_recommended_layers_are_those_that_a_run_factorises(invoke: Command,
 
 
 def test_names_that_look_like_numbers_reach_the_run_unchanged():
-    words = overrides.of_layers({"0.30": 3}, {}, ["0.10", "0.30", "7", "fc"], {"0.30": 4})
-    config = composed(["model=resnet18", *words])
-    assert plain(config.model.low_rank) == {"keep": ["0.10", "7", "fc"], "first": None, "rank_ratio": 0.25, "ranks": {"?.30": 3}}
+    names = ["0.10", "0.30", "1.30", "2.conv", "12.conv", "7", "fc"]
+    ranks = {"0.30": 3, "1.30": 5, "2.conv": 6, "12.conv": 7, "7": 2}
+    config = composed(["model=resnet18", *overrides.of_layers(ranks, {}, names, {"0.30": 4})])
+    found = plain(config.model.low_rank)
+    assert found["keep"] == ["0.10", "fc"]
+    assert found["first"] is None
+    assert {tuple(fnmatch.filter(names, str(pattern))): rank for pattern, rank in found["ranks"].items()} == {
+        (name,): rank for name, rank in ranks.items()
+    }
     assert overrides.of_layers({"a": 3}, {"a": 3}, ["a", "b"], {}) == ()
 
 
@@ -174,6 +255,9 @@ def test_the_network_is_measured_between_the_ranks_of_torchrun(tmp_path: Path):
         ("run=nowhere", "run=nowhere is not a directory"),
         ("batch=all", "batch=all is not known"),
         ("layers=no", "layers=no is not known"),
+        ("warmup_epochs=300", "warmup_epochs=300 must be below epochs=300"),
+        ("out=/dev/null/x", "out=/dev/null/x: the folder /dev/null cannot be written to"),
+        ("reducer@reducers.topk=ddp", "reducer@reducers.topk=ddp cannot be compared; allowed: fp16"),
         ("model=resnet", "model=resnet is not known"),
     ],
 )
@@ -230,6 +314,10 @@ def test_the_models_of_the_check_compose_and_have_runs_for_all_methods(tmp_path:
         assert swept <= set(words)
         config = composed([word for word in words if word not in swept])
         assert config.epochs == 1
+        for method, reducer in check.LABELS:
+            own = composed([word for word in words if word not in swept] + [f"method={method}", f"reducer={reducer}"])
+            assert Path(own.run_dir) == tmp_path / f"{method}-{reducer}"
+            assert check.label_of(Path(own.run_dir)) == check.LABELS[method, reducer]
         assert config.batch_size == case.batch_size
     with pytest.raises(InputError, match="--models nonsense is not known"):
         check.cases(found, ["nonsense"])

@@ -11,11 +11,13 @@ from torch import nn
 
 from pufferfish_bench import lowrank
 from pufferfish_bench.advisor import advice, batches, layer_times, measurement, method_costs, networks, whole_step
+from pufferfish_bench.advisor.overrides import Chosen
 from pufferfish_bench.advisor.whole_step import Conditions
 from pufferfish_bench.distributed.simulated import SimulatedWorld
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.lowrank.lstm import LSTM
 from pufferfish_bench.reducers import ddp
+from pufferfish_bench.report import advice as report
 from pufferfish_bench.training.precision import FullPrecision
 from tests.support import advisor_ranks
 from tests.support.nets import TinyNet
@@ -85,7 +87,7 @@ def test_a_layer_that_is_slower_when_factorised_is_left():
     found = measurement.measure(subject(model, choice, on(30, 2, 8, rounds=9)), (0.5,), 2, lambda words: None)
     [layer] = [each for each in found["layers"] if each["layer"] == "0.lstm"]
     assert set(layer["ranks"]) == {"4", "8"}
-    assert layer["advice"] == "leave: slower"
+    assert layer["advice"].startswith(("leave: slower", "leave at rank 8: slower"))
     assert not layer["factor"]
     assert {method["model"] for method in found["methods"]} == {"full-rank"}
 
@@ -111,8 +113,9 @@ class Recurrent(nn.Module):
 
 
 def subject(model: nn.Module, choice: lowrank.Choice, how: Conditions) -> measurement.Subject:
-    reducers = {key: reducer_named(name) for key, name in (("allreduce", "allreduce"), ("ddp", "ddp"), ("topk", "topk"))}
-    return measurement.Subject(model, choice, 0.25, reducers, True, "auto", how)
+    reducers = {key: reducer_named(key) for key in ("allreduce", "ddp", "topk", "signum")}
+    chosen = {key: Chosen(key, {"share": 0.01} if key == "topk" else {}) for key in reducers}
+    return measurement.Subject(model, choice, 0.25, reducers, chosen, True, "auto", how)
 
 
 def test_equal_layers_are_measured_once_and_calls_are_counted():
@@ -141,7 +144,7 @@ def test_methods_begin_with_vanilla_and_their_bytes_and_memory_are_counted():
     model = TinyNet()
     count = sum(p.numel() for p in model.parameters())
     found = measurement.measure(subject(model, lowrank.Choice({"fc1": 3}, {}), on(4, 3, 8, 8)), (0.5,), 4, lambda words: None)
-    vanilla, overlapped, sparse = found["methods"][:3]
+    vanilla, overlapped, sparse, signs = found["methods"][:4]
     assert vanilla["label"] == "vanilla"
     assert vanilla["messages"] == (("allreduce", 4 * count),)
     # parameters, gradients and momentum, and one number with which ranks report that they arrived
@@ -151,6 +154,8 @@ def test_methods_begin_with_vanilla_and_their_bytes_and_memory_are_counted():
     assert overlapped["memory"] == 3 * 4 * count
     assert sparse["memory"] == 4 * 4 * count + 4  # and the error
     assert sparse["messages"] == (("allgather", 8 * max(1, count // 100)),)
+    assert signs["other_optimizer"]
+    assert 3 * 4 * count <= signs["memory"] < 4 * 4 * count  # a momentum of its own, in the place of the optimizer's
     assert set(found["steps"]["full-rank"]) <= {"forward", "backward", "step", "other"}
 
 
@@ -167,6 +172,23 @@ def test_a_step_takes_the_sections_of_the_trainer():
     stepper()
     assert len(stepper.taken) == 2
     assert {"forward", "backward", "communicate", "decode", "step", "other"} <= set(stepper.taken[0])
+
+
+def test_the_noise_of_a_step_is_that_of_the_ratio_in_each_round():
+    def stepper(*seconds: float) -> whole_step.Stepper:
+        made = whole_step.Stepper(TinyNet(), reducer_named("allreduce"), on(4, 3, 8, 8))
+        made.taken = [{"forward": each, "communicate": 9.0} for each in (100.0, *seconds)]  # the first is not counted
+        return made
+
+    how = on(4, 3, 8, 8)
+    # the machine becomes ten times slower, for both networks alike
+    steady = measurement.step_ratio({"full-rank": stepper(1, 10, 100), "Pufferfish": stepper(0.9, 9, 90)}, how)
+    assert steady.ratio == pytest.approx(0.9)
+    assert steady.noise == 0.02
+    assert steady.faster
+    noisy = measurement.step_ratio({"full-rank": stepper(1, 1, 1), "Pufferfish": stepper(0.5, 0.9, 1.3)}, how)
+    assert not noisy.faster
+    assert measurement.step_ratio({"full-rank": stepper(1)}, how) is None
 
 
 def test_waiting_is_the_slowest_rank_minus_the_mean():
@@ -189,3 +211,12 @@ def test_a_made_up_batch_has_the_shapes_of_the_data(tmp_path: Path):
     assert state is None
     images = batches.of_sample([torch.zeros(1, 3, 8, 8)], {}, batch_size=6, length=9, model=TinyNet(), device=CPU)
     assert images(TinyNet()).shape == ()
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(0.99, True), (0.9, False)])
+def test_it_is_said_if_the_whole_step_is_no_faster_although_its_layers_are(ratio: float, said: bool):
+    model = TinyNet()
+    found = measurement.measure(subject(model, lowrank.Choice({"fc1": 3}, {}), on(4, 3, 8, 8)), (0.5,), 4, lambda words: None)
+    whole = {"ratio": ratio, "noise": 0.03, "faster": ratio + 0.03 < 1}
+    words = report.step_sentence(found | {"step_ratio": whole, "includes_slower_layers": False})
+    assert (f"the whole step did not: {ratio:.2f} of the time, noise 3%" in words) == said

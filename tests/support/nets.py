@@ -75,3 +75,15 @@ def tiny_task(
         train=(pixels, labels), test=(pixels[:test_images], labels[:test_images]), classes=4, mean=(0.5,) * 3, std=(0.25,) * 3,
         label_smoothing=0.0, batch_size=batch_size, test_batch_size=6, seed=seed, world=world or single_process(),
     )  # fmt: skip
+
+
+class Pool(nn.Module):
+    """Classifies by the means of patches: trainable, without a layer that can be factorised."""
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        self.classes = num_classes
+        self.scale = nn.Parameter(torch.ones(num_classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.adaptive_avg_pool1d(x.flatten(1), self.classes) * self.scale

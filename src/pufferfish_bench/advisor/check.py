@@ -20,6 +20,7 @@ LABELS = {
     ("vanilla", "allreduce"): "vanilla", ("pufferfish", "allreduce"): "Pufferfish",
     ("vanilla", "powersgd"): "PowerSGD rank 2", ("pufferfish", "powersgd"): "Pufferfish + PowerSGD rank 2",
 }  # fmt: skip
+RUN_NAME = "${hydra:runtime.choices.method}-${hydra:runtime.choices.reducer}"  # of the directory of a run of the sweep
 SEGMENT = 35  # words of a step of the LSTM
 
 
@@ -43,7 +44,8 @@ class Case:
         size = f"dataset.train_words={amount * SEGMENT + HOSTS * self.batch_size}" if text else f"dataset.train_images={amount}"
         methods, reducers = (",".join(dict.fromkeys(pair[place] for pair in LABELS)) for place in (0, 1))
         swept = [f"method={methods}", f"reducer={reducers}"]
-        return ["--multirun", *self.overrides, *common, f"batch_size={self.batch_size}", size, f"run_root={root}", *swept]
+        words = [*self.overrides, *common, f"batch_size={self.batch_size}", size]
+        return ["--multirun", *words, f"run_dir={root}/{RUN_NAME}", *swept]
 
 
 def settings(toy: bool) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def compare(case: str, cap: str, advice: Mapping[str, Any], network: Mapping[str
     rows = []
     for directory in sorted(path.parent for path in runs.glob("*/run.json")):
         record = Record.read(directory)
-        label = label_of(record.run["settings"])
+        label = label_of(directory)
         measured = step_seconds(record.phase_rows(None))
         if measured is None:
             raise InputError(f"the run in {directory} has no timed steps; run the check again")
@@ -84,9 +86,9 @@ def compare(case: str, cap: str, advice: Mapping[str, Any], network: Mapping[str
     return sorted(rows, key=lambda row: order.index(row["method"]))
 
 
-def label_of(settings: Mapping[str, Any]) -> str:
-    method = "pufferfish" if settings["method"]["_target_"].endswith("Pufferfish") else "vanilla"
-    reducer = "powersgd" if settings["reducer"]["_target_"].endswith("PowerSGD") else "allreduce"
+def label_of(directory: Path) -> str:
+    """The label of a run, from the name that `run_words` gives its directory."""
+    method, _, reducer = directory.name.partition("-")
     return LABELS[method, reducer]
 
 

@@ -18,6 +18,7 @@ from pufferfish_bench import lowrank
 from pufferfish_bench.advisor.decisions import LEAST_NOISE, Timing
 from pufferfish_bench.advisor.whole_step import Conditions, over_ranks, timed
 from pufferfish_bench.bench import interleaved
+from pufferfish_bench.lowrank.choice import factorable as of_known_kinds
 from pufferfish_bench.training import memory_format
 
 DENSE = "dense"
@@ -78,6 +79,8 @@ def measure(
 
 def factorable(model: nn.Module) -> list[str]:
     """The layers that can be factorised, whatever the settings keep."""
+    if not any(True for _ in of_known_kinds(model)):
+        return []
     return list(lowrank.choose(model, keep=[], first=None, rank_ratio=0.25).ranks)
 
 

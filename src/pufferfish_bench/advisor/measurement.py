@@ -2,8 +2,9 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -11,10 +12,13 @@ from torch import Tensor, nn
 
 from pufferfish_bench import lowrank
 from pufferfish_bench.advisor import batches, decisions, layer_times, method_costs, overrides, whole_step
+from pufferfish_bench.advisor.decisions import Timing
 from pufferfish_bench.advisor.layer_times import LayerTimes
 from pufferfish_bench.advisor.method_costs import MakeReducer
+from pufferfish_bench.advisor.overrides import Chosen
 from pufferfish_bench.advisor.whole_step import Conditions, Stepper
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.bench import interleaved
 from pufferfish_bench.config import parts, restore
 from pufferfish_bench.config.build import build, sample_of
 from pufferfish_bench.config.checks import check_groups
@@ -22,6 +26,8 @@ from pufferfish_bench.config.settings import plain
 from pufferfish_bench.distributed.forecast import Method
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.lowrank import counting
+from pufferfish_bench.lowrank.factorise import factored_layers
+from pufferfish_bench.lowrank.kinds import kind_of_factored
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.environment import environment
 from pufferfish_bench.training import memory_format
@@ -37,14 +43,17 @@ class Subject:
     choice: lowrank.Choice  # the layers that method=pufferfish would factorise
     rank_ratio: float
     reducers: Mapping[str, MakeReducer]  # by key in conf/advise.yaml
+    chosen: Mapping[str, Chosen]  # what each of them is
     has_momentum: bool  # whether the optimizer's config has a momentum
     channels_last: bool | str
     conditions: Conditions
     every_layer: bool = False  # Pufferfish factorises all layers of `choice`, also those that measured slower
+    plan: decisions.Plan = field(default_factory=decisions.Plan)
 
 
-def subject(config: Any, world: World, rounds: int) -> Subject:
-    """Build the model, the optimizer, a batch and the reducers from the settings, and check them."""
+def subject(config: Any, world: World, rounds: int, choices: Mapping[str, str]) -> Subject:
+    """Build the model, the optimizer, a batch and the reducers from the settings and `choices` of groups, and check them."""
+    chosen = overrides.chosen_reducers(plain(config.reducers), choices)
     parts.set_up_torch(config, world)
     precision = build("precision", config.precision)
     precision.prepare(world.device)
@@ -52,21 +61,34 @@ def subject(config: Any, world: World, rounds: int) -> Subject:
     torch.manual_seed(config.seed)
     model = build("model", config.model).to(world.device)
     memory_format.prepare(model, world.device, config.channels_last)
-    settings = lowrank.resolve(model, sample_of(config), lowrank.arguments(plain(config.model.get("low_rank"))))
+    choice, rank_ratio = chosen_layers(config, model)
     conditions = Conditions(
         world=world, optimizer=build("optimizer", config.optimizer), precision=precision, clip_norm=config.clip_norm,
         loss=loss_of(config, model, world), rounds=rounds,
     )  # fmt: skip
     return Subject(
         model=model,
-        choice=lowrank.choose(model, **settings),
-        rank_ratio=settings["rank_ratio"],
-        reducers={key: build("reducer", node) for key, node in config.reducers.items() if key in overrides.REDUCERS},
+        choice=choice,
+        rank_ratio=rank_ratio,
+        reducers={key: build("reducer", config.reducers[key]) for key in chosen},
+        chosen=chosen,
         has_momentum="momentum" in config.optimizer,
         channels_last=config.channels_last,
         conditions=conditions,
         every_layer=config.layers == "all",
+        plan=decisions.Plan(config.epochs, config.warmup_epochs),
     )
+
+
+def chosen_layers(config: Any, model: nn.Module) -> tuple[lowrank.Choice, float]:
+    """The layers that the settings factorise, and their rank ratio; none, with the reason, if there is nothing to factorise."""
+    given = plain(config.model.get("low_rank"))
+    if given is None:
+        return lowrank.Choice({}, {"": "model.low_rank is not set, which says what to factorise"}), 1.0
+    if not layer_times.factorable(model):
+        return lowrank.Choice({}, {"": "no layer can be factorised"}), 1.0
+    settings = lowrank.resolve(model, sample_of(config), lowrank.arguments(given))
+    return lowrank.choose(model, **settings), settings["rank_ratio"]
 
 
 def loss_of(config: Any, model: nn.Module, world: World) -> batches.Loss:
@@ -92,6 +114,7 @@ def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callabl
     say("measuring whole steps")
     steppers = {name: Stepper(net, who.reducers["allreduce"], how) for name, net in nets.items()}
     steps = whole_step.measure(steppers, how)
+    whole = step_ratio(steppers, how)
     states = {name: method_costs.state_bytes(stepper.optimizer) for name, stepper in steppers.items()}
     gradients = {name: method_costs.gradients_of(net) for name, net in nets.items()}
     del steppers  # and their buffers
@@ -102,21 +125,36 @@ def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callabl
         for name, net in nets.items()
         for method in methods_of(who, name, net, gradients.pop(name), steps[name], states[name], batch_size, chosen)
     ]
+    if whole:
+        methods = [replace(each, noise=whole.noise) if each.model == decisions.PUFFERFISH else each for each in methods]
     dense = sum(layer.dense * layer.calls for layer in layers)
     return {
         "batch_size": batch_size,
         "processes": how.world.size,
         "rounds": how.rounds,
+        "epochs": who.plan.epochs,
+        "warmup_epochs": who.plan.warmup_epochs,
         "ratios": list(ratios),
         "layers": layer_rows(who, layers),
         "includes_slower_layers": ranks != faster,
         "left": {name or "the model itself": reason for name, reason in who.choice.left.items()},
         "parameters": {name: counting.parameters(net) for name, net in nets.items()},
         "steps": steps,
+        "step_ratio": whole and {"ratio": whole.ratio, "noise": whole.noise, "faster": whole.faster},
         "rest_of_the_step": sum(seconds for section, seconds in steps[FULL_RANK].items() if section != "wait") - dense,
         "methods": [method.as_data() for method in methods],
         **environment(how.device),
     }
+
+
+def step_ratio(steppers: Mapping[str, Stepper], how: Conditions) -> Timing | None:
+    """The computation of a step of the factorised network compared with the full-rank one, round by round."""
+    if decisions.PUFFERFISH not in steppers:
+        return None
+    own, dense = ([whole_step.computing(step) for step in steppers[name].taken[1:]] for name in (decisions.PUFFERFISH, FULL_RANK))
+    ratios = interleaved.ratios(own, dense)
+    figures = {"seconds": median(own), "ratio": median(ratios), "noise": layer_times.noise(ratios)}
+    return Timing(**whole_step.over_ranks(how.world, figures))
 
 
 def factorised(who: Subject, ranks: Mapping[str, int]) -> nn.Module:
@@ -135,7 +173,8 @@ def methods_of(
     how, found = who.conditions, []
     costs: dict[str, method_costs.Costs] = {}
     for key, make in who.reducers.items():
-        label = overrides.REDUCERS[key][0]
+        chosen = who.chosen[key]
+        label = chosen.label
         if key == "ddp":
             costs[key] = method_costs.of_ddp(net, costs["allreduce"])
         elif how.precision.scales and not make(world=how.world, watch=None).supports_loss_scaling:
@@ -156,13 +195,15 @@ def methods_of(
                 decode_a_worker=own.decode_a_worker,
                 messages=own.messages,
                 overlapped=key == "ddp",
-                memory=method_costs.parameter_bytes(net) + own.buffers + state,
+                # SGD without momentum has no state
+                memory=method_costs.parameter_bytes(net) + own.buffers + (0 if chosen.other_optimizer else state),
                 batch_size=batch_size,
                 overrides=(
                     "method=pufferfish" if low_rank else "method=vanilla",
-                    *overrides.of_reducer(key, has_momentum=who.has_momentum),
+                    *chosen.words(has_momentum=who.has_momentum),
                     *(layers if low_rank else ()),
                 ),
+                other_optimizer=chosen.other_optimizer,
             )
         )
     return found
@@ -179,24 +220,28 @@ def layer_rows(who: Subject, layers: Sequence[LayerTimes]) -> list[dict[str, Any
     rows = []
     for layer in layers:
         rank = who.choice.ranks.get(layer.name)
-        timing = layer.ranks.get(rank) if rank is not None else None
+        decision = decisions.decide(rank, layer.ranks)
         after = lowrank.weights_before_and_after(lowrank.get_layer(who.model, layer.name), rank)[1] if rank is not None else None
         rows.append({
             "layer": layer.name, "kind": layer.kind, "shape": list(layer.shape), "input": list(layer.input), "calls": layer.calls,
             "weights": layer.weights, "rank": rank, "weights_at_rank": after, "seconds": layer.dense,
             "ranks": {str(rank): {"seconds": t.seconds, "ratio": t.ratio, "noise": t.noise} for rank, t in layer.ranks.items()},
-            "factor": decisions.decide(rank, timing).factor, "advice": decisions.decide(rank, timing).words,
+            "factor": decision.factor, "advice": decision.words,
         })  # fmt: skip
     return rows
 
 
-def stable_ranks(directory: Path, who: Subject, target: str) -> dict[str, float]:
-    """The stable rank of each layer of a trained model, by name. `target` is what the user's own settings build."""
+def stable_ranks(directory: Path, who: Subject, target: str) -> dict[str, dict[str, float]]:
+    """The stable rank of each layer of a trained model, by name. `target` is what the user's own settings build.
+
+    A layer that the run had factorised also has the rank to which its weights were truncated: its stable rank cannot exceed it.
+    """
     record = reader.read_run(directory)
     with reader.asking(directory):
         trained = restore.restored_model(directory, record, [target])
+    truncated = {name: rank_in(layer) for name, layer in factored_layers(trained)}
     lowrank.merge(trained)
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for name in layer_times.factorable(who.model):
         try:
             layer, own = lowrank.get_layer(trained, name), lowrank.get_layer(who.model, name)
@@ -207,5 +252,13 @@ def stable_ranks(directory: Path, who: Subject, target: str) -> dict[str, float]
                 f"{name} is {lowrank.matrix_shape(layer)} in {directory}, but {lowrank.matrix_shape(own)} here: "
                 "give the settings of the run, its profile for example"
             )
-        found[name] = lowrank.stable_rank(layer)
+        found[name] = {"stable_rank": lowrank.stable_rank(layer)}
+        if name in truncated:
+            found[name]["truncated_to"] = truncated[name]
     return found
+
+
+def rank_in(layer: lowrank.FactoredLayer) -> int:
+    """The rank of a low-rank layer."""
+    u, _ = next(iter(kind_of_factored(layer).factors(layer).values()))
+    return int(u.shape[0])

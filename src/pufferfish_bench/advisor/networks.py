@@ -95,7 +95,9 @@ def measured(found: Mapping[str, Any], source: str) -> Network:
             raise InputError(f"the network {source} has no latency and bandwidth of {kind}; measure it again") from None
         check(source, delay, rate)
         links[kind] = Link(delay, rate)
-    return Network(f"measured: {units.show_bits(8 * links['allreduce'].bandwidth)}", links, source)
+    rate = links["allreduce"].bandwidth
+    shown = units.show_bits(8 * rate) if rate < math.inf else "no limit of bandwidth"
+    return Network(f"measured: {shown}", links, source)
 
 
 def check(where: object, latency: Any, bandwidth: Any) -> None:

@@ -112,6 +112,11 @@ def computation(taken: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: statistics.median(step.get(name, 0.0) for step in taken[1:]) for name in sorted(sections)}
 
 
+def computing(step: Mapping[str, float]) -> float:
+    """The seconds of a step without what belongs to communication."""
+    return sum(seconds for section, seconds in step.items() if section not in COMMUNICATION)
+
+
 def over_ranks(world: World, figures: Mapping[str, float]) -> dict[str, float]:
     """The mean over all ranks."""
     everywhere = world.gather(dict(figures))

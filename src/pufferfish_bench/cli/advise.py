@@ -1,6 +1,8 @@
 """The command pufferfish-advise: which method pays for a model on a network. Torch is imported once the settings are checked."""
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +10,15 @@ from rich.console import Console
 
 from pufferfish_bench.advisor import networks
 from pufferfish_bench.advisor.advice import advise
-from pufferfish_bench.advisor.overrides import shared
+from pufferfish_bench.advisor.decisions import FEW_ROUNDS
+from pufferfish_bench.advisor.overrides import chosen_reducers, shared
 from pufferfish_bench.base.console import RANK, complain, complaints
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli.messages import command
 from pufferfish_bench.config.build import config_errors
-from pufferfish_bench.config.command_line import Job, for_each_config
+from pufferfish_bench.config.command_line import Job, config_dirs, for_each_config
 from pufferfish_bench.config.settings import plain
 from pufferfish_bench.records.files import write_json
-
-QUICK_ROUNDS = 2
 
 
 def run() -> None:
@@ -34,15 +35,17 @@ def show(job: Job) -> None:
     with config_errors():
         check(config)
         network, workers = networks.parse(str(config.network), str(config.latency)), networks.worker_counts(plain(config.workers))
-        measured, network = measure(config, network)
+        chosen_reducers(plain(config.reducers), job.choices)  # refuses what cannot be compared
+        check_out(config.out)
+        measured, network = measure(config, network, job.choices)
         if RANK:
             return
-        found = {"model": config.name} | advise(measured, network, workers, shared(job.overrides))
+        flags = [word for folder in config_dirs(sys.argv[1:]) for word in ("--config-dir", folder)]
+        found = {"model": config.name} | advise(measured, network, workers, [*flags, *shared(job.overrides)])
     if config.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(found, indent=2, allow_nan=False))
     if config.out is not None:
         out = Path(config.out)
-        out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out.with_name(f"{out.name}.json"), found)
     from pufferfish_bench.report import advice  # matplotlib takes a second
 
@@ -54,10 +57,12 @@ def show(job: Job) -> None:
 
 def check(config: Any) -> None:
     """Refuse wrong settings before torch is imported."""
-    for key, least in (("batch_size", 1), ("rounds", 2), ("length", 2)):
+    for key, least in (("batch_size", 1), ("rounds", 2), ("length", 2), ("epochs", 1), ("warmup_epochs", 0)):
         value = config[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{key}={value} must be a whole number of at least {least}")
+    if config.warmup_epochs >= config.epochs:
+        raise InputError(f"warmup_epochs={config.warmup_epochs} must be below epochs={config.epochs}")
     for key in ("json", "quick"):
         if not isinstance(config[key], bool):
             raise InputError(f"{key}={config[key]}: true or false is expected")
@@ -75,7 +80,21 @@ def check(config: Any) -> None:
         raise InputError(f"out={config.out} must be FOLDER/NAME; the files are NAME.json, NAME.png and NAME.svg")
 
 
-def measure(config: Any, network: networks.Network | None) -> tuple[dict[str, Any], networks.Network]:
+def check_out(out: Any) -> None:
+    """Refuse a folder that cannot be written to before anything is measured."""
+    if out is None:
+        return
+    folder = Path(str(out)).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise InputError(f"out={out}: the folder {folder} cannot be written to; name another")
+
+
+def measure(config: Any, network: networks.Network | None, choices: dict[str, str]) -> tuple[dict[str, Any], networks.Network]:
     """The measurements, and the network, which is measured too if it is not given."""
     from pufferfish_bench.advisor import measurement
     from pufferfish_bench.distributed import network as links
@@ -89,12 +108,12 @@ def measure(config: Any, network: networks.Network | None) -> tuple[dict[str, An
     if network is None:
         say("measuring the network")
         network = networks.measured(links.measure(world), f"measured between {world.size} processes")
-    subject = measurement.subject(config, world, QUICK_ROUNDS if config.quick else config.rounds)
+    subject = measurement.subject(config, world, FEW_ROUNDS if config.quick else config.rounds, choices)
     measured = measurement.measure(subject, plain(config.ratios), config.batch_size, say)
     if config.run is not None:
         ranks = measurement.stable_ranks(Path(config.run), subject, str(config.model.net.get("_target_")))
         for row in measured["layers"]:
-            row["stable_rank"] = ranks[row["layer"]]
+            row |= ranks[row["layer"]]
     return measured, network
 
 

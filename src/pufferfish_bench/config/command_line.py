@@ -28,6 +28,7 @@ class Job:
     config: DictConfig
     overrides: list[str]
     profile: str | None
+    choices: dict[str, str]  # of all groups
     number: int = 0
     of_sweep: bool = False
     refusal: str | None = None  # why this config of a sweep could not be composed
@@ -73,6 +74,7 @@ def job_of(config: DictConfig) -> Job:
     return Job(
         config=config,
         overrides=list(hydra_config.overrides.task),
+        choices={str(group): str(choice) for group, choice in hydra_config.runtime.choices.items()},
         profile=hydra_config.runtime.choices.get("profile"),
         number=hydra_config.job.num if swept else 0,
         of_sweep=swept,
@@ -88,6 +90,10 @@ def check_words(words: list[str]) -> None:
         )
     if any(word.split("=")[0] in OTHER_CONFIGS for word in words):
         raise InputError("the config of this command cannot be replaced; add your own files with --config-dir DIR")
+    check_folders([Path(name) for name in config_dirs(words)], CONFIG_DIR[0])
+
+
+def config_dirs(words: list[str]) -> list[str]:
+    """The folders that --config-dir names."""
     names = [words[place + 1] for place, word in enumerate(words[:-1]) if word in CONFIG_DIR]
-    names += [word.partition("=")[2] for word in words if word.split("=")[0] in CONFIG_DIR and "=" in word]
-    check_folders([Path(name) for name in names], CONFIG_DIR[0])
+    return names + [word.partition("=")[2] for word in words if word.split("=")[0] in CONFIG_DIR and "=" in word]

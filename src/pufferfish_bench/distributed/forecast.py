@@ -9,8 +9,9 @@ they are sent, each ready after its share of the backward pass, the step takes
 and never less than the step without communication. That is an estimate: it takes bytes for a measure of the time of the backward
 pass, and communication for free of computation.
 
-So every method takes, for a given latency, the largest of a few times that are affine in 1 / bandwidth. Where a method begins to
-pay, and where the fastest one changes, is solved exactly.
+So every method takes, for given latencies, the largest of a few times that are affine in 1 / bandwidth. Where a method begins to
+pay, and where the fastest one changes, is solved exactly. Collectives may have different links: the bandwidth is that of
+allreduce, and those of the others are in the same proportion to it as in the given links.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from pufferfish_bench.distributed.prediction import COLLECTIVES
 from pufferfish_bench.records.measured import PARTS, Link, Measured
 
 Line = tuple[float, float]  # a + b / bandwidth, in seconds
+FASTEST = 1e18  # bytes per second: takes the place of an infinite bandwidth
 SECTIONS = tuple(section for part in PARTS.values() for section in part)
 
 
@@ -44,6 +46,8 @@ class Method:
     memory: int  # bytes of parameters, gradients, optimizer state and buffers of the reducer; without activations
     batch_size: int  # per worker
     overrides: tuple[str, ...] = ()  # settings of pufferfish-run that choose this method
+    noise: float = 0.0  # relative, of its computation compared with that of the full-rank network: a smaller gain does not count
+    other_optimizer: bool = False  # whether it needs another optimizer than the settings have: then it is not recommended
 
     @property
     def bytes_sent(self) -> int:
@@ -71,14 +75,14 @@ class Method:
 
 
 def lines(method: Method, workers: int, links: Mapping[str, Link]) -> list[Line]:
-    """A step takes the largest of these: (seconds that do not depend on the links' bandwidth, bytes on the wire).
+    """A step takes the largest of these: (seconds that do not depend on bandwidth, bytes on the wire).
 
-    Only the latency of `links` is used.
+    Of another collective than allreduce, the bytes are those that an allreduce could send in the same time.
     """
     run = method.at(workers)
     fixed = prediction.local_seconds(run, workers)
     costs = [
-        (COLLECTIVES[kind](size, workers, links[kind].latency, inf), COLLECTIVES[kind](size, workers, 0.0, 1.0))
+        (COLLECTIVES[kind](size, workers, links[kind].latency, inf), COLLECTIVES[kind](size, workers, 0.0, share(links, kind)))
         for kind, size in method.messages
     ]
     if not method.overlapped:
@@ -92,10 +96,24 @@ def lines(method: Method, workers: int, links: Mapping[str, Link]) -> list[Line]
     return found
 
 
+def finite(bandwidth: float) -> float:
+    """A bandwidth too large to measure as a number that has a proportion to others."""
+    return bandwidth if bandwidth < inf else FASTEST
+
+
+def share(links: Mapping[str, Link], kind: str) -> float:
+    """The bandwidth of a collective divided by that of allreduce."""
+    return finite(links[kind].bandwidth) / finite(links["allreduce"].bandwidth)
+
+
+def scaled(links: Mapping[str, Link], bandwidth: float) -> dict[str, Link]:
+    """The same network with this bandwidth of allreduce: all bandwidths change by the same factor, latencies stay."""
+    return {kind: Link(link.latency, bandwidth * share(links, kind)) for kind, link in links.items()}
+
+
 def step_seconds(method: Method, workers: int, links: Mapping[str, Link]) -> float:
-    """The predicted time of a step. All messages of a method use one kind of collective."""
-    bandwidth = min((links[kind].bandwidth for kind, _ in method.messages), default=inf)
-    return at_bandwidth(lines(method, workers, links), bandwidth)
+    """The predicted time of a step."""
+    return at_bandwidth(lines(method, workers, links), finite(links["allreduce"].bandwidth))
 
 
 def at_bandwidth(found: Sequence[Line], bandwidth: float) -> float:
@@ -113,14 +131,14 @@ class Range:
         return self.low < bandwidth < self.high
 
 
-def pays(method: Method, baseline: Method, workers: int, latency: float, margin: float = 0.0) -> Range | None:
-    """Where a step of `method`, made longer by `margin`, is shorter than one of `baseline`. None: nowhere.
+def pays(method: Method, baseline: Method, workers: int, links: Mapping[str, Link], margin: float = 0.0) -> Range | None:
+    """Where a step of `method`, made longer by `margin` or its noise, is shorter than one of `baseline`. None: nowhere.
 
-    The baseline must not overlap.
+    The baseline must not overlap. The bandwidth is that of allreduce; see `scaled`.
 
     With x = 1 / bandwidth, each line must satisfy (1 + margin) (a + b x) < A + B x: a half-line of x.
     """
-    links = prediction.uniform(Link(latency, inf))
+    margin = max(margin, method.noise)
     [(fixed, wire)] = lines(baseline, workers, links)
     low, high = 0.0, inf  # of x
     for own_fixed, own_wire in lines(method, workers, links):
@@ -150,11 +168,12 @@ def preferred(methods: Sequence[Method], times: Mapping[str, float], margin: flo
     return next((method for method in methods if times[method.label] <= (1 + margin) * shortest), None)
 
 
-def regimes(methods: Sequence[Method], baseline: Method, workers: int, latency: float, margin: float = 0.0) -> list[Regime]:
+def regimes(
+    methods: Sequence[Method], baseline: Method, workers: int, links: Mapping[str, Link], margin: float = 0.0
+) -> list[Regime]:
     """The preferred method of those that pay at every bandwidth, from slow networks to fast ones."""
-    links = prediction.uniform(Link(latency, inf))
     found = {method.label: lines(method, workers, links) for method in methods}
-    where = {method.label: pays(method, baseline, workers, latency, margin) for method in methods}
+    where = {method.label: pays(method, baseline, workers, links, margin) for method in methods}
     ordered = [0.0, *critical([*found.values()], [range for range in where.values() if range], margin), inf]
     merged: list[Regime] = []
     for low, high in pairwise(ordered):

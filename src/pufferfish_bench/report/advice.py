@@ -1,6 +1,7 @@
 """The advice of pufferfish-advise: tables for the terminal and a chart of the speed-up over bandwidth."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,10 @@ from rich.console import Console
 from pufferfish_bench.base.console import say
 from pufferfish_bench.distributed import forecast, units
 from pufferfish_bench.distributed.forecast import Method
-from pufferfish_bench.distributed.prediction import uniform
 from pufferfish_bench.records import provenance
 from pufferfish_bench.records.measured import Link
 from pufferfish_bench.report import charts
-from pufferfish_bench.report.output import Sheet, number
+from pufferfish_bench.report.output import Cell, Sheet, number
 
 SPAN = (1e7, 1e12)  # bits per second on the bandwidth axis
 FACTORISED = "Pufferfish"
@@ -27,7 +27,8 @@ Advice = Mapping[str, Any]
 
 def show(advice: Advice, console: Console) -> None:
     """Print the layers, the methods for each number of workers, and the recommendation."""
-    layers(advice).show(console)
+    if advice["layers"]:
+        layers(advice).show(console)
     for name, reason in advice["left"].items():
         say(f"not factorised: {name}: {reason}", console)
     say(step_sentence(advice), console)
@@ -40,10 +41,11 @@ def show(advice: Advice, console: Console) -> None:
         say(f"warning: {warning}", console)
     for found in advice["recommendations"]:
         say(found["sentence"], console, style="bold")
-    commands = dict.fromkeys(found["command"] for found in advice["recommendations"])
-    for command in commands:
+    commands = {tuple(found["overrides"]): found["command"] for found in reversed(advice["recommendations"])}
+    for command in reversed(commands.values()):
         say(f"  {command}", console)
-    say(f"on every worker, started by torchrun. Not known here: {'; '.join(advice['unknown'])}.", console)
+    say("all workers on one host; on several, give torchrun --nnodes and --rdzv-endpoint too.", console)
+    say(f"Not known here: {'; '.join(advice['unknown'])}.", console)
 
 
 def layers(advice: Advice) -> Sheet:
@@ -61,12 +63,22 @@ def layers(advice: Advice) -> Sheet:
             number(row["seconds"], units.show_seconds),
             *(number(time and time["seconds"], units.show_seconds) for time in times),
             number(row["rank"], str), number(row["weights_at_rank"], "{:,}".format),
-            *([number(row.get("stable_rank"), "{:.1f}".format)] if with_stable else []),
+            *([stable_rank(row)] if with_stable else []),
             row["advice"] + compared(row),
         ])  # fmt: skip
     title = f"{advice['model']}: forward and backward of each layer, batch {advice['batch_size']}"
-    note = "Columns 1/2 to 1/16: at this fraction of the smaller side of the matrix. Medians, dense and factorised in turns."
-    return Sheet(title, columns, rows, note, dispensable=("weights at rank", "matrix", "weights"))
+    shown = [fraction(ratio) for ratio in ratios]
+    note = "Medians, dense and factorised in turns."
+    if shown:
+        note = f"Column{'s' * (len(shown) > 1)} {', '.join(shown)}: at this fraction of the smaller side of the matrix. {note}"
+    return Sheet(title, columns, rows, note, dispensable=(*shown, "weights at rank", "matrix", "full rank", "stable rank"))
+
+
+def stable_rank(row: Mapping[str, Any]) -> Cell:
+    """The stable rank of a trained layer; of one that was truncated, the rank to which it was."""
+    if "truncated_to" in row:
+        return Cell(f"cut to {row['truncated_to']}", row["truncated_to"])
+    return number(row.get("stable_rank"), "{:.1f}".format)
 
 
 def compared(row: Mapping[str, Any]) -> str:
@@ -86,6 +98,9 @@ def step_sentence(advice: Advice) -> str:
     shown = ", ".join(f"{name} {units.show_seconds(seconds)}" for name, seconds in steps.items())
     words = f"a whole step without communication: {shown}; outside the layers above: "
     words += units.show_seconds(max(0.0, advice["rest_of_the_step"]))
+    if (whole := advice["step_ratio"]) and not whole["faster"] and not advice["includes_slower_layers"]:
+        words += f". The layers measured faster, but the whole step did not: {whole['ratio']:.2f} of the time"
+        words += f", noise {whole['noise']:.0%}"
     if advice["includes_slower_layers"]:
         words += ". layers=all: Pufferfish includes layers that are no faster at their rank, and is not recommended"
     if FACTORISED not in steps:
@@ -100,14 +115,16 @@ def methods(advice: Advice, workers: int) -> Sheet:
         if row["workers"] == workers:
             rows.append([
                 row["method"] + (" (estimate)" if row["estimate"] else ""), number(row["seconds"], units.show_seconds),
-                number(row["speedup"], "{:.2f}x".format), number(row["bytes"] / 1e6, "{:,.2f} MB".format),
+                number(row["speedup"], "{:.2f}x".format), number(row["whole_run"], "{:.2f}x".format),
+                number(row["bytes"] / 1e6, "{:,.2f} MB".format),
                 number(row["memory"] / 1e6, "{:,.1f} MB".format), where_it_pays(row) if rows else "",
             ])  # fmt: skip
-    columns = ["method", "step", "speed-up", "sent", "memory", "pays"]
+    columns = ["method", "step", "speed-up", "whole run", "sent", "memory", "pays"]
     title = f"{workers:,} workers, {advice['network']['name']}"
     note = (
         f"Network: {advice['network']['source']}. Memory: parameters, gradients, optimizer state, buffers of the reducer. "
-        f"A method pays where its step is at least {advice['margin']:.0%} shorter than that of the first one."
+        f"A method pays where its step is at least {advice['margin']:.0%} shorter than that of the first one. "
+        f"Whole run: the speed-up of {advice['epochs']} epochs, {advice['warmup_epochs']} of them at full rank with Pufferfish."
     )
     return Sheet(title, columns, rows, note, dispensable=("memory",))
 
@@ -132,11 +149,17 @@ def where_it_pays(row: Mapping[str, Any]) -> str:
 
 
 def stable_rank_warnings(advice: Advice) -> list[str]:
-    return [
+    """Layers whose trained weights need more than their rank; and where a run cannot tell."""
+    truncated = [row["layer"] for row in advice["layers"] if "truncated_to" in row]
+    unknown = (
+        f"the run has truncated the weights of {len(truncated)} layers to their rank, so that their stable rank says nothing: "
+        "name a full-rank run (method=vanilla) instead"
+    )
+    return ([unknown] if truncated else []) + [
         f"the stable rank of {row['layer']} in the trained run is {row['stable_rank']:.1f}, above its rank {row['rank']}: "
         "factorising it may cost accuracy"
         for row in advice["layers"]
-        if row["factor"] and row.get("stable_rank", 0) > row["rank"]
+        if row["factor"] and "truncated_to" not in row and row.get("stable_rank", 0) > row["rank"]
     ]
 
 
@@ -144,35 +167,39 @@ def draw(advice: Advice, out: Path, console: Console) -> None:
     """The speed-up of each method over bandwidth, a panel for each number of workers (at most four)."""
     found = [Method.from_data(data) for data in advice["methods"]]
     counts = some(advice["workers"], 4)
-    link = advice["network"]["links"]["allreduce"]
+    links = {
+        kind: Link(figures["latency"], inf if figures["bandwidth"] is None else figures["bandwidth"])
+        for kind, figures in advice["network"]["links"].items()
+    }
     with charts.style():
         figure = Figure(figsize=(4 + 4.5 * len(counts), 6.5), layout="constrained")
         panels = figure.subplots(1, len(counts), sharey=True, squeeze=False)[0]
         for axes, workers in zip(panels, counts, strict=True):
-            panel(axes, found, workers, link)
+            panel(axes, found, workers, links)
         panels[0].set_ylabel("speed-up over vanilla training, predicted")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=charts.SMALL + 2)
-        words = f"{advice['model']}, batch {advice['batch_size']} per worker, latency {units.show_seconds(link['latency'])}"
+        latency = units.show_seconds(links["allreduce"].latency)
+        words = f"{advice['model']}, batch {advice['batch_size']} per worker, latency {latency}"
         figure.suptitle(charts.title(words), x=0.02, horizontalalignment="left")
         charts.write_at_foot(figure, provenance.sentence(provenance.of([advice])))
         charts.save(figure, out, console)
 
 
-def panel(axes: Any, found: Sequence[Method], workers: int, link: Mapping[str, float]) -> None:
+def panel(axes: Any, found: Sequence[Method], workers: int, links: Mapping[str, Link]) -> None:
     span = np.geomspace(*SPAN, 121)
-    links = [uniform(Link(link["latency"], bits / 8)) for bits in span]
-    plain = [forecast.step_seconds(found[0], workers, here) for here in links]
+    scaled = [forecast.scaled(links, bits / 8) for bits in span]
+    plain = [forecast.step_seconds(found[0], workers, here) for here in scaled]
     colours = {reducer: place for place, reducer in enumerate(dict.fromkeys(method.reducer for method in found))}
     for method in found[1:]:
-        times = [forecast.step_seconds(method, workers, here) for here in links]
+        times = [forecast.step_seconds(method, workers, here) for here in scaled]
         low_rank = method.model == FACTORISED
         axes.plot(
             span, np.divide(plain, times), label=method.label, color=charts.LINES[colours[method.reducer] % len(charts.LINES)],
             linestyle="-" if low_rank else "--", linewidth=2 if low_rank else 1.2,
         )  # fmt: skip
     axes.axhline(1.0, color=charts.GREY, linewidth=1)
-    if SPAN[0] <= 8 * link["bandwidth"] <= SPAN[1]:
-        axes.axvline(8 * link["bandwidth"], color=charts.GREY, linewidth=1, linestyle=":")
+    if SPAN[0] <= 8 * links["allreduce"].bandwidth <= SPAN[1]:
+        axes.axvline(8 * links["allreduce"].bandwidth, color=charts.GREY, linewidth=1, linestyle=":")
     axes.set(xscale="log", yscale="log", xlabel="bandwidth of a worker's link", title=f"{workers:,} workers")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.show_bits(value)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
