@@ -23,8 +23,9 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import export as command
 from pufferfish_bench.cli.run import run as pufferfish_run
 from pufferfish_bench.config.restore import restored_model
+from pufferfish_bench.config.samples import recorded_input
 from pufferfish_bench.export import container, graph, write
-from pufferfish_bench.export.inputs import Images
+from pufferfish_bench.export.inputs import Images, inputs_of
 from pufferfish_bench.records import reader
 from tests.support.commands import SMALL, SMALL_TEXT
 from tests.support.repository import REPOSITORY
@@ -219,6 +220,67 @@ def test_onnx_takes_other_batch_sizes_and_computes_the_same(
     factors = {tuple(layer.u.weight.shape) for layer in low_rank if layer.u.weight.ndim > 2}
     assert factors <= shapes
     assert bool(factors) == (name == "cnn")
+
+
+class Recurrent(nn.Module):
+    """The layers of torch that hold several matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.lstm = nn.LSTM(16, 12, num_layers=2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(self.attention(x, x, x, need_weights=False)[0])[0][:, -1])
+
+
+def test_the_graph_of_low_rank_layers_of_torch_has_factored_attention_and_a_dense_lstm(tmp_path: Path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    model = Recurrent().eval()
+    lowrank.factorise(model, lowrank.choose(model, keep=["head"], first=None, rank_ratio=0.3).ranks)
+    written = graph.write_graph(tmp_path / "x.onnx", model, Images((5, 16)), {})
+    assert written.merged == ["lstm"]
+    inputs = torch.randn(2, 5, 16)
+    torch.testing.assert_close(graph.runtime(tmp_path / "x.onnx")(inputs)[0], model(inputs), rtol=1e-4, atol=1e-5)
+    shapes = {tuple(sorted(each.dims)) for each in onnx.load(tmp_path / "x.onnx").graph.initializer}
+    assert tuple(sorted(model.attention.q_proj.u.weight.shape)) == (4, 16)
+    assert (4, 16) in shapes
+    assert not {(16, 16), (16, 48)} & shapes
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_the_mode_of_a_file_follows_the_umask(tmp_path: Path, mask: int, mode: int):
+    before = os.umask(mask)
+    try:
+        container.save(tmp_path / "x", {"w": torch.ones(2)}, {key: {} for key in container.OBJECTS} | {"form": "merged"})
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == mode
+
+
+def test_the_input_of_an_own_data_set_is_found_in_the_folders_of_pufferfish_conf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):  # fmt: skip
+    (tmp_path / "dataset").mkdir()
+    own = "_target_: my_data.task\nclasses: 3\ninput: {kind: images, sample: [{_target_: torch.zeros, size: [1, 2, 8, 8]}]}\n"
+    (tmp_path / "dataset" / "mine.yaml").write_text(own)
+    settings = {"dataset": {"_target_": "my_data.task", "classes": 3}, "model": {"net": {}}}
+    monkeypatch.delenv("PUFFERFISH_CONF", raising=False)
+    assert recorded_input(settings) is None
+    monkeypatch.setenv("PUFFERFISH_CONF", str(tmp_path))
+    assert inputs_of(tmp_path, {"settings": settings}) == Images((2, 8, 8))
+
+
+def test_a_model_of_torchvision_is_rebuilt_in_a_process_that_did_not_train_it(tmp_path: Path):
+    net = {"_target_": "torchvision.models.resnet18", "num_classes": 10}
+    program = f"""from pufferfish_bench.config.restore import build_net
+print(type(build_net({net}, ["torchvision.models.resnet18"])).__name__)"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "ResNet\n", done.stderr
 
 
 class OnlyPairs(nn.Linear):

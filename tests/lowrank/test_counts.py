@@ -226,7 +226,7 @@ def test_the_layers_add_up_with_nested_modules_that_have_parameters_and_with_tor
     assert torch.backends.mha.get_fastpath_enabled()
     printed = io.StringIO()
     describe.show(description, Console(file=printed, width=1000))
-    assert "not factorised: the model itself: Attentive cannot be factorised (it contains places, mixing)" in printed.getvalue()
+    assert "not factorised: the model itself: Attentive holds places, mixing itself, not as the weight" in printed.getvalue()
     attention_hybrid = 4 * 5 * 2 * (8 + 8) + 2 * 5 * 5 * 8  # the scores and their products with the values stay
     assert rows["layer.self_attn"]["macs_hybrid"] == attention_hybrid
     assert (rows["layer.self_attn"]["parameters"], rows["layer.self_attn"]["parameters_hybrid"]) == (4 * 72, 4 * (2 * 16 + 8))

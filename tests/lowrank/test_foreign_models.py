@@ -125,7 +125,7 @@ def test_a_class_that_only_has_the_name_conv1d_is_not_taken_for_hugging_faces():
     own = type("Conv1D", (nn.Module,), {})()
     own.weight = nn.Parameter(torch.zeros(4, 5))
     choice = lowrank.choose(nn.Sequential(nn.Linear(8, 8), own), keep=[], first=None, rank_ratio=0.25)
-    assert choice.left == {"1": "Conv1D cannot be factorised (it contains weight)"}
+    assert choice.left == {"1": "Conv1D holds weight itself, not as the weight of a known kind of layer"}
 
 
 def test_tied_layers_name_each_other():

@@ -181,7 +181,7 @@ UNFACTORED = {
     "cell": (nn.LSTMCell(4, 5), "nn.LSTMCell cannot be factorised (it contains weight_ih, weight_hh)"),
     "transposed": (nn.ConvTranspose2d(4, 5, 3), "nn.ConvTranspose2d cannot be factorised (it contains weight)"),
     "bilinear": (nn.Bilinear(4, 5, 6), "nn.Bilinear cannot be factorised"),
-    "own": (Own(), "Own cannot be factorised (it contains table)"),
+    "own": (Own(), "Own holds table itself, not as the weight of a known kind of layer"),
     "lazy": (nn.LazyLinear(4), "LazyLinear may not compute the same"),
     "normed": (nn.utils.parametrizations.weight_norm(nn.Linear(4, 5)), "base class: its weight is parametrised"),
     "hooked": (nn.utils.spectral_norm(nn.Linear(4, 5)), "its weight is computed from other parameters"),

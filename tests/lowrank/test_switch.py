@@ -45,7 +45,7 @@ def test_a_plain_loop_switches_once_and_goes_on_learning():
     model = TinyNet()
     model.drop.p = 0.0
     optimizer: torch.optim.Optimizer = sgd(model)
-    switch = lowrank.SwitchToLowRank(model, epoch=2, sample=SAMPLE)
+    switch = lowrank.SwitchToLowRank(model, epoch=2, sample=SAMPLE, first=None)
     losses, switched = [], []
     for epoch in range(6):
         losses.append(train(model, optimizer))
@@ -117,6 +117,76 @@ def test_the_switch_does_what_factorise_does():
     lowrank.factorise(plain, lowrank.choose(plain, **CHOICE, ranks={"fc1": 5}).ranks)
     assert model.fc1.u.out_features == 5
     assert all(torch.equal(tensor, plain.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+class Attentive(nn.Module):
+    """Its factors come in another order in the groups of an optimizer than in `parameters()`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.lstm = nn.LSTM(8, 8, num_layers=2, batch_first=True)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.mean(1)
+        return self.head(self.lstm(self.attention(x, x, x)[0])[0][:, -1])
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4])  # before the switch, at it, and after it
+@pytest.mark.parametrize("kind", [TinyNet, Attentive])
+def test_a_resumed_loop_ends_with_the_same_weights_as_one_without_interruption(kind: type, stop: int, tmp_path: Path):
+    keep = ["conv1", "fc2"] if kind is TinyNet else ["head"]
+
+    def begin() -> tuple[nn.Module, torch.optim.Optimizer, lowrank.SwitchToLowRank]:
+        torch.manual_seed(0)
+        model = kind()
+        return model, sgd(model), lowrank.SwitchToLowRank(model, epoch=2, keep=keep, first=None, rank_ratio=0.5)
+
+    def loop(resume: bool) -> nn.Module:
+        model, optimizer, switch = begin()
+        for epoch in range(1, 5):
+            torch.manual_seed(epoch)
+            train(model, optimizer, steps=2)
+            if groups := switch(optimizer):
+                optimizer = torch.optim.SGD(groups)
+            if resume and epoch == stop:
+                states = {"switch": switch, "model": model, "optimizer": optimizer}
+                torch.save({name: each.state_dict() for name, each in states.items()}, tmp_path / "saved.pt")
+                saved = torch.load(tmp_path / "saved.pt")
+                model, optimizer, switch = begin()
+                before = torch.get_rng_state()
+                if groups := switch.load_state_dict(saved["switch"], optimizer):
+                    optimizer = torch.optim.SGD(groups)
+                assert (groups is not None) == (stop >= 2)
+                assert torch.equal(torch.get_rng_state(), before)
+                model.load_state_dict(saved["model"])
+                optimizer.load_state_dict(saved["optimizer"])
+                assert switch.state_dict() == saved["switch"]
+        assert switch.epochs == 4
+        assert switch.done.keys() == switch.choice.ranks.keys()
+        return model
+
+    expected = loop(resume=False).state_dict()
+    found = loop(resume=True).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+def test_a_model_that_is_switched_already_is_not_loaded_into():
+    model = TinyNet()
+    switch = lowrank.SwitchToLowRank(model, epoch=1, **CHOICE)
+    optimizer = sgd(model)
+    switch(optimizer)
+    with pytest.raises(InputError, match="the model is switched already"):
+        switch.load_state_dict(switch.state_dict(), optimizer)
+
+
+def test_a_model_with_nothing_to_factorise_is_refused_with_the_reasons():
+    with pytest.raises(InputError, match=r"leave no layer to factorise \(conv1: the first .*; conv2: .*; fc1: .*; fc2: the last"):
+        lowrank.SwitchToLowRank(TinyNet(), epoch=1, sample=SAMPLE)
+    with pytest.raises(InputError, match=r"leave no layer to factorise \(0: the first weight layer"):
+        lowrank.SwitchToLowRank(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), epoch=1, sample=[torch.zeros(1, 8)])
 
 
 @pytest.mark.parametrize(

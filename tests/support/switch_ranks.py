@@ -26,7 +26,7 @@ def train(folder: Path) -> None:
     labels = images[:, :3].argmax(1)
     images, labels = images[rank::2], labels[rank::2]
     ddp = DistributedDataParallel(net())
-    switch = lowrank.SwitchToLowRank(ddp.module, epoch=SWITCH, sample=[images[:1]], carry_momentum=True)
+    switch = lowrank.SwitchToLowRank(ddp.module, epoch=SWITCH, sample=[images[:1]], first=None, carry_momentum=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for _epoch in range(EPOCHS):
@@ -49,7 +49,7 @@ def diverge(folder: Path) -> None:
     model = net()
     if dist.get_rank() == 0:
         model[2].weight.data.fill_(torch.nan)
-    switch = lowrank.SwitchToLowRank(model, epoch=1, sample=[torch.zeros(1, 12)])
+    switch = lowrank.SwitchToLowRank(model, epoch=1, sample=[torch.zeros(1, 12)], first=None)
     try:
         switch(torch.optim.SGD(model.parameters(), lr=0.1))
     except InputError as error:

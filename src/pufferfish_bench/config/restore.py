@@ -25,9 +25,16 @@ def method_settings(record: Mapping[str, Any]) -> dict[str, Any]:
     return settings | {"layers": record[RESOLVED]} if RESOLVED in record and isinstance(settings, dict) else settings
 
 
+def prepare_imports(allowed: Collection[str]) -> None:
+    """Foreign code may import torchvision, which needs this first with a CPU build of torch."""
+    if allowed:
+        import pufferfish_bench.models.torchvision_import  # noqa: F401
+
+
 def build_net(net: Any, allowed: Collection[str] = ()) -> Any:
     """The model that a constructor (`_target_`) and its arguments describe, which somebody else may have written."""
     trusted.vet("model.net", net, allowed)
+    prepare_imports(allowed)
     with config_errors():
         return build("model", OmegaConf.create({"net": net}))
 
@@ -38,6 +45,7 @@ def restored_model(directory: Path, record: Mapping[str, Any], allowed: Collecti
     `allowed` names what may be built besides the models and methods of this package.
     """
     vet(record, allowed)
+    prepare_imports(allowed)
     from pufferfish_bench.distributed.surgery import replay_phase
     from pufferfish_bench.distributed.world import single_process
     from pufferfish_bench.training import checkpoints

@@ -1,4 +1,4 @@
-"""What the model of a recorded run takes as input. A record does not say: its dataset's file in conf/ does."""
+"""What the model of a recorded run takes as input. A record does not say: its data set's file in conf/ does."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,16 +10,21 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
 from pufferfish_bench.config import trusted, yaml_files
 from pufferfish_bench.config.build import sample_of
+from pufferfish_bench.config.own_configs import own_folders
 from pufferfish_bench.config.settings import config_dir
 
 
 def recorded_input(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `input` section of the file in conf/dataset whose `_target_` the record names, or None. Needs no torch."""
+    """The `input` section of the file for a data set whose `_target_` the record names, or None. Needs no torch.
+
+    The files are those in conf/dataset and in the folders of PUFFERFISH_CONF.
+    """
     target = settings["dataset"].get("_target_")
-    for path in sorted((Path(config_dir()) / "dataset").glob("*.yaml")):
-        content = yaml_files.read(path)
-        if "input" in content and content.get("_target_") == target:
-            return content["input"]
+    for folder in (Path(config_dir()), *own_folders()):
+        for path in sorted((folder / "dataset").glob("*.yaml")):
+            content = yaml_files.read(path)
+            if "input" in content and content.get("_target_") == target:
+                return content["input"]
     return None
 
 

@@ -6,6 +6,7 @@ constructor (`_target_`) and its arguments, `aliases` further names of tensors t
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ def save(path: Path, state: Mapping[str, Any], metadata: Mapping[str, Any]) -> N
             aliases[name] = first
     described = {"format": "pt", MARK: str(VERSION), "form": metadata["form"], **texts({**metadata, "aliases": aliases})}
     safetensors.torch.save_file(tensors, path, described)
+    mask = os.umask(0o077)  # the only way to read it is to set it
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)  # safetensors lets only the owner read it
 
 
 def texts(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -19,8 +19,11 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
 from pufferfish_bench.export.compare import outputs
 from pufferfish_bench.export.inputs import Inputs
+from pufferfish_bench.lowrank.attention import LowRankAttention
+from pufferfish_bench.lowrank.factorise import factored_layers
 
 SAMPLE = 2  # inputs in the batch that is traced; torch writes a batch of 1 into the graph
+KEPT = (lowrank.LowRank, LowRankAttention)  # low-rank layers that are factored in the graph
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Graph:
 def write_graph(path: Path, model: nn.Module, inputs: Inputs, metadata: Mapping[str, str]) -> Graph:
     """Write the graph of a model in evaluation.
 
-    Low-rank linear layers and convolutions stay factored. Others (LSTM) are merged: as a loop over time, they would be
-    unrolled, which takes minutes and makes a large file.
+    Low-rank linear layers, convolutions and attention layers stay factored. Others (LSTM) are merged: as a loop over time,
+    they would be unrolled, which takes minutes and makes a large file.
     """
     model, merged = merge_others(model)
     batch = inputs.batch(model, SAMPLE)
@@ -58,10 +61,9 @@ def write_graph(path: Path, model: nn.Module, inputs: Inputs, metadata: Mapping[
 
 
 def merge_others(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """A copy of a model in which only low-rank linear layers and convolutions are factored, and the names of the others."""
+    """A copy of a model in which only low-rank layers of the kinds in KEPT are factored, and the names of the others."""
     model = deepcopy(model)
-    found = {name: layer for name, layer in model.named_modules() if isinstance(layer, lowrank.FactoredLayer)}
-    others = {name: layer for name, layer in found.items() if not isinstance(layer, lowrank.LowRank)}
+    others = {name: layer for name, layer in factored_layers(model) if not isinstance(layer, KEPT)}
     for name, layer in others.items():
         model = lowrank.replace(model, name, lowrank.merge_layer(layer))
     return model, list(others)

@@ -216,7 +216,11 @@ def with_other_matrices(model: nn.Module) -> Iterator[tuple[str, str]]:
         matrices = [own for own, parameter in module.named_parameters(recurse=False) if is_matrix(parameter)]
         if matrices:
             known = "; of recurrent layers, only nn.LSTM has a low-rank form here" * isinstance(module, RECURRENT)
-            yield name, f"{kind_name(module)} cannot be factorised (it contains {few(matrices)}){known}"
+            kind, held = kind_name(module), few(matrices)
+            if kind.startswith("nn."):
+                yield name, f"{kind} cannot be factorised (it contains {held}){known}"
+            else:  # any code may use it: for a matrix product, or as a positional embedding, which is added
+                yield name, f"{kind} holds {held} itself, not as the weight of a known kind of layer{known}"
 
 
 def is_matrix(parameter: Tensor) -> bool:

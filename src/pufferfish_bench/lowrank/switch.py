@@ -18,8 +18,18 @@ With DistributedDataParallel the switch has the module inside, and the user wrap
             optimizer = switch.carry(torch.optim.SGD(groups))
 
 The groups keep their settings (learning rate, momentum, weight decay and all others), so that the optimizer needs none. A
-schedule of the learning rate holds the old optimizer: create it again, with `last_epoch=epoch`. To load a checkpoint that was
-saved after the switch, first call `lowrank.restructure(model, switch.choice.ranks)`.
+schedule of the learning rate holds the old optimizer: create it again, with `last_epoch=epoch`.
+
+A checkpoint has the state of the switch too. To resume, build the model, the optimizer and the switch as at the beginning, then
+load the switch first. If the model was switched, this gives it low-rank layers, so that the other states fit:
+
+    torch.save({"switch": switch.state_dict(), "model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+
+    saved = torch.load(path)
+    if groups := switch.load_state_dict(saved["switch"], optimizer):
+        optimizer = torch.optim.SGD(groups)  # with DistributedDataParallel: wrap ddp.module again
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,6 +59,7 @@ class SwitchToLowRank:
 
     With torch.distributed, all ranks must call it; rank 0 computes the SVD and sends the factors to the others.
     `choice` says which layers it factorises and why others stay dense; after the switch, `done` has their ranks and energies.
+    `state_dict` and `load_state_dict` are for checkpoints: the module's text shows how to resume.
     """
 
     def __init__(
@@ -77,6 +88,9 @@ class SwitchToLowRank:
         self.model = model
         self.epoch = epoch
         self.choice = choose(model, **settings)
+        if not self.choice.ranks:
+            left = "; ".join(f"{layer}: {reason}" for layer, reason in self.choice.left.items())
+            raise InputError(f"keep and first leave no layer to factorise{f' ({left})' if left else ''}: keep fewer layers")
         without = [name for name in self.choice.ranks if not carries_momentum(get_layer(model, name))]
         if carry_momentum and without:
             raise InputError(f"carry_momentum does not work with LSTM layers ({', '.join(without)}): keep them, or leave it out")
@@ -101,6 +115,28 @@ class SwitchToLowRank:
         factored, self.done = factorised_once(self.model, self.choice.ranks)
         replace_all(self.model, factored)
         self.momenta = carry_momentum(momenta, self.model)
+        return new_groups(optimizer, old, factored)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint at the end of an epoch: the epochs that have ended and, after the switch, the layers' ranks."""
+        return {"epochs": self.epochs, "layers": {name: dict(layer) for name, layer in self.done.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer) -> list[dict[str, Any]] | None:
+        """Go on from a checkpoint, with a dense model and its optimizer.
+
+        Returns None; or, if the checkpoint was saved after the switch, the parameter groups for a new optimizer. The model then
+        has low-rank layers without values: load its state and that of the new optimizer afterwards.
+        """
+        if self.done:
+            raise InputError("the model is switched already: build the model, its optimizer and the switch again, then load")
+        ranks = {name: int(layer["rank"]) for name, layer in state["layers"].items()}
+        check(self.model, ranks)
+        self.epochs, self.done = state["epochs"], {name: dict(layer) for name, layer in state["layers"].items()}
+        if not ranks:
+            return None
+        old = {name: get_layer(self.model, name) for name in ranks}
+        factored = {name: empty_factors(layer, ranks[name]) for name, layer in old.items()}
+        replace_all(self.model, factored)
         return new_groups(optimizer, old, factored)
 
     def carry(self, optimizer: Optimizer) -> Optimizer:
