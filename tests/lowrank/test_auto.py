@@ -77,6 +77,16 @@ def test_keep_auto_alone_and_first_auto_alone():
     assert lowrank.choose(Planted(), **named).ranks.keys() == {"pointwise", "later_pointwise", "narrow", "narrower", "unused"}
 
 
+def test_if_no_layer_gets_cheaper_only_the_ends_stay_dense():
+    found = lowrank.resolve(TinyNet(), SAMPLE, AUTO)
+    assert found["keep"] == {"conv1": FIRST, "fc2": LAST}
+    ranks = lowrank.choose(TinyNet(), **found).ranks
+    calls = auto.executed(TinyNet(), SAMPLE)
+    for name, rank in ranks.items():
+        dense, factored = auto.costs(lowrank.get_layer(TinyNet(), name), rank, [call for _, call in calls[name] if call])
+        assert factored >= dense
+
+
 def test_settings_without_auto_are_returned_unchanged_and_the_model_is_not_called():
     settings = {"keep": ["conv1"], "first": None, "rank_ratio": 0.5}
     assert lowrank.resolve(TinyNet(), ["no tensor"], settings) is settings

@@ -183,9 +183,7 @@ def test_a_model_that_is_switched_already_is_not_loaded_into():
 
 
 def test_a_model_with_nothing_to_factorise_is_refused_with_the_reasons():
-    with pytest.raises(InputError, match=r"leave no layer to factorise \(conv1: the first .*; conv2: .*; fc1: .*; fc2: the last"):
-        lowrank.SwitchToLowRank(TinyNet(), epoch=1, sample=SAMPLE)
-    with pytest.raises(InputError, match=r"leave no layer to factorise \(0: the first weight layer"):
+    with pytest.raises(InputError, match=r"leave no layer to factorise \(0: the first weight layer; 1: "):
         lowrank.SwitchToLowRank(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), epoch=1, sample=[torch.zeros(1, 8)])
 
 
