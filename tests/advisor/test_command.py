@@ -327,7 +327,10 @@ def test_the_models_of_the_check_compose_and_have_runs_for_all_methods(tmp_path:
 def test_the_check_compares_predictions_with_runs_in_the_lab(tmp_path: Path):
     done = start("--toy", "--out", "found", cwd=tmp_path, program=("-m", "pufferfish_bench.cli.advisor_check"))
     assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "found" / "check.json").read_text())["rows"]
+    record = json.loads((tmp_path / "found" / "check.json").read_text())
+    rows = record["rows"]
+    assert record.keys() >= {"commit", "dirty", "versions", "hardware", "date", "settings"}
+    assert (record["settings"]["caps"], list(record["settings"]["models"])) == (["1gbit"], ["resnet18"])
     assert [row["method"] for row in rows] == list(check.LABELS.values())
     table = (tmp_path / "found" / "README.md").read_text()
     for row in rows:

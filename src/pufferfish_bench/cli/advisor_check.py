@@ -54,24 +54,27 @@ def main(words: Sequence[str] | None = None) -> None:
     alone = contextlib.nullcontext() if given.toy else machine_lock.held(exclusive=True)
     try:
         with tempfile.TemporaryDirectory() as folder, alone:
-            rows, machine = measure_all(cases, caps, found, Path(folder))
+            rows, conditions = measure_all(cases, caps, found, Path(folder))
     except Stop as stop:
         sys.exit(128 + stop.signal)
     given.out.mkdir(parents=True, exist_ok=True)
-    conditions = (
+    machine = conditions["hardware"]
+    remark = (
         f"Two hosts in network namespaces, one thread each, on {machine['device']} with {machine['cores']} cores; mean of "
         f"{found['timed_steps']} steps. Computation was measured on both hosts at once, and the network by a micro-benchmark "
         "in a lab of the same rate, before the runs."
     )
-    write_json(given.out / "check.json", {"rows": rows, "summary": check.summary(rows), "date": now(), "hardware": machine})
-    replace_file(given.out / "README.md", f"# Advisor check\n\n{check.sheet(rows, conditions).markdown()}\n")
+    settings = found | {"caps": list(caps), "models": {case.name: found["models"][case.name] for case in cases}}
+    record = {"rows": rows, "summary": check.summary(rows), "date": now(), "settings": settings} | conditions
+    write_json(given.out / "check.json", record)
+    replace_file(given.out / "README.md", f"# Advisor check\n\n{check.sheet(rows, remark).markdown()}\n")
     say(check.summary(rows))
 
 
 def measure_all(
     cases: Sequence[check.Case], caps: Sequence[str], found: dict[str, Any], folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """First what the predictions need, then the runs."""
+    """First what the predictions need, then the runs. Also returns the commit, versions and hardware that they share."""
     networks, advices = {}, {}
     for cap in caps:
         complain(f"network at {cap}")
@@ -90,7 +93,8 @@ def measure_all(
             rows += check.compare(case.name, cap, advices[case.name], networks[cap], runs)
             for row in rows[-len(check.LABELS) :]:
                 complain(f"  {row['method']}: predicted {row['predicted']:.3f} s, measured {row['measured']:.3f} s")
-    return rows, next(iter(advices.values()))["hardware"]
+    advice = next(iter(advices.values()))
+    return rows, {key: advice[key] for key in ("commit", "dirty", "versions", "hardware") if key in advice}
 
 
 def in_lab(cap: str, module: str, words: Sequence[str]) -> None:
