@@ -139,9 +139,7 @@ class Surgery:
         """Change `run.model` in place. Called on rank 0 only, unless `collective`; the others call `replay`.
 
         If `collective`, called on all ranks, and must give their models the same structure. In both cases all ranks then
-        receive the tensors and the operation of rank 0.
-
-        `run.optimizer` is still that of the phase before, or not set if this is the first phase.
+        receive the tensors and the operation of rank 0. `run.optimizer` is still that of the phase before; not set in the first.
         """
         raise NotImplementedError
 

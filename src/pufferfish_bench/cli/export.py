@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pufferfish_bench.base.console import say
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
-from pufferfish_bench.cli.messages import VERSION, error_messages
-from pufferfish_bench.config.build import config_errors
+from pufferfish_bench.cli.messages import run_with_words
 from pufferfish_bench.config.restore import vet
 from pufferfish_bench.config.samples import recorded_input
 from pufferfish_bench.records import reader
@@ -183,11 +182,7 @@ def show_latencies(source: "Source") -> None:
 
 def run() -> None:
     """The command pufferfish-export."""
-    with error_messages(), config_errors():
-        if "--version" in sys.argv[1:]:
-            print(VERSION)
-        else:
-            main(sys.argv[1:])
+    run_with_words(main)
 
 
 if __name__ == "__main__":

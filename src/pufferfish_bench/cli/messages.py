@@ -5,7 +5,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pufferfish_bench
 from pufferfish_bench.base.console import RANK, complain
@@ -65,6 +65,17 @@ def command() -> Iterator[None]:
         sys.path.append(os.getcwd())  # so that a user's own model or method is found, as with python -m
     with error_messages():
         yield
+
+
+def run_with_words(main: Callable[[list[str]], None]) -> None:
+    """Run a command that reads the words of its command line itself; answers --version."""
+    from pufferfish_bench.config.build import config_errors
+
+    with error_messages(), config_errors():
+        if "--version" in sys.argv[1:]:
+            print(VERSION)
+        else:
+            main(sys.argv[1:])
 
 
 def explain(error: Exception) -> str | None:

@@ -12,8 +12,7 @@ from typing import Any
 from pufferfish_bench.base.console import complain
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
-from pufferfish_bench.cli.messages import VERSION, error_messages
-from pufferfish_bench.config.build import config_errors
+from pufferfish_bench.cli.messages import run_with_words
 from pufferfish_bench.config.restore import restored_model, vet
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.files import RUN, VOCABULARY
@@ -126,11 +125,7 @@ def words_between_spaces(lines: list[str]) -> list[list[str]]:
 
 def run() -> None:
     """The command pufferfish-translate."""
-    with error_messages(), config_errors():
-        if "--version" in sys.argv[1:]:
-            print(VERSION)
-        else:
-            main(sys.argv[1:])
+    run_with_words(main)
 
 
 if __name__ == "__main__":

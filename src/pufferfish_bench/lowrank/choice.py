@@ -1,7 +1,7 @@
 """Decides which layers of a model are factorised and at which rank; refuses what cannot work before anything is changed."""
 
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -67,15 +67,8 @@ def choose(
     if not layers:
         raise nothing_to_factor(model, others)
     first = None if first is None else str(first)
-    if first is not None and first not in layers:
-        raise InputError(f"first={first} is not a layer that can be factorised; these are: {', '.join(layers)}")
     factored = [name for name, layer in model.named_modules() if isinstance(layer, FactoredLayer)]
-    for name in reasons:
-        if name not in {*layers, *others, *factored}:
-            raise InputError(f"{name!r} in low_rank.keep is no layer; the layers are: {', '.join(layers)}")
-    for pattern in [*keep, *ranks]:
-        if not fnmatch.filter([*layers, *others, *factored], pattern):
-            raise InputError(f"{pattern!r} in low_rank matches no layer; the layers are: {', '.join(layers)}")
+    check_names(list(layers), [*others, *factored], first=first, names=reasons, patterns=[*keep, *ranks])
     uses = shared_uses(model)
     chosen: dict[str, int] = {}
     left: dict[str, str] = {}
@@ -97,12 +90,32 @@ def choose(
                 given = [rank for pattern, rank in ranks.items() if fnmatch.fnmatch(name, pattern)]
                 shape = matrix_shape(layers[name])
                 chosen[name] = explicit_rank(name, shape, given[-1]) if given else rank_of(shape, rank_ratio)
+    check_ranks_used(ranks, Choice(chosen, left), factored)
+    return Choice(chosen, left)
+
+
+def check_names(
+    layers: Sequence[str], others: Sequence[str], *, first: str | None, names: Iterable[str], patterns: Iterable[str]
+) -> None:  # fmt: skip
+    """Refuse settings that name no layer; `layers` can be factorised, `others` cannot or already are."""
+    there = ", ".join(layers)
+    if first is not None and first not in layers:
+        raise InputError(f"first={first} is not a layer that can be factorised; these are: {there}")
+    for name in names:
+        if name not in {*layers, *others}:
+            raise InputError(f"{name!r} in low_rank.keep is no layer; the layers are: {there}")
+    for pattern in patterns:
+        if not fnmatch.filter([*layers, *others], pattern):
+            raise InputError(f"{pattern!r} in low_rank matches no layer; the layers are: {there}")
+
+
+def check_ranks_used(ranks: Iterable[str], choice: Choice, factored: Sequence[str]) -> None:
+    """Refuse a rank that is given for layers none of which is factorised."""
     for pattern in ranks:
-        if not fnmatch.filter(chosen, pattern):
-            why = "; ".join(f"{name}: {left[name]}" for name in fnmatch.filter(left, pattern))
+        if not fnmatch.filter(choice.ranks, pattern):
+            why = "; ".join(f"{name}: {choice.left[name]}" for name in fnmatch.filter(choice.left, pattern))
             why = why or "; ".join(f"{name} is already low-rank" for name in fnmatch.filter(factored, pattern))
             raise InputError(f"a rank is given for {pattern!r}, but no layer of that name is factorised{why and f' ({why})'}")
-    return Choice(chosen, left)
 
 
 def arguments(layers: Mapping[str, Any] | None) -> Mapping[str, Any]:
