@@ -14,7 +14,7 @@ ORDER = [
     {"base"},
     {"core", "lowrank", "pruning", "records"},
     {"models", "distributed"},
-    {"training"},
+    {"training", "trackers"},
     {"reducers", "methods", "tasks"},
     {"trainer"},
     {"config"},
@@ -26,7 +26,13 @@ ORDER = [
     {"__main__"},
 ]
 WITHOUT_THE_RUNNER = {"lowrank": {"base", "lowrank"}, "pruning": {"base", "pruning"}, "models": {"base", "lowrank", "models"}}
-FRAMEWORKS = {"hydra": ("config", "cli"), "omegaconf": ("config", "cli")}
+FRAMEWORKS = {
+    "hydra": ("config", "cli"),
+    "omegaconf": ("config", "cli"),
+    "tensorboard": ("trackers",),
+    "wandb": ("trackers",),
+    "mlflow": ("trackers",),
+}
 
 
 def imports(source: str) -> Iterator[str]:

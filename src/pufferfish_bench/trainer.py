@@ -184,6 +184,7 @@ class Trainer:
             "learning_rate": run.learning_rate,
             "bytes_sent": run.tally.bytes_sent,
             "messages": run.tally.messages,
+            "overlaps": run.reducer.overlaps,
             "steps": steps,
             "timed_steps": timed_steps,
             "seconds": sum(value for name, value in seconds.items() if name.startswith("seconds_")),

@@ -19,7 +19,8 @@ from rich.console import Console
 from pufferfish_bench.core import Method, Run
 from pufferfish_bench.report import tables
 from pufferfish_bench.report.output import Cell, Sheet
-from pufferfish_bench.training.observers import SlowRun, Terminal
+from pufferfish_bench.training.pace import SlowRun
+from pufferfish_bench.training.terminal import Terminal
 from tests.support.commands import SMALL
 from tests.support.records import ablation, write_record, write_run
 from tests.support.repository import REPOSITORY

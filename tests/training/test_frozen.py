@@ -20,7 +20,8 @@ from pufferfish_bench.records.record import Record
 from pufferfish_bench.report.compare import compare
 from pufferfish_bench.report.describe import show_run
 from pufferfish_bench.report.summary import closing
-from pufferfish_bench.training.observers import Recorder, Terminal
+from pufferfish_bench.training.recorder import Recorder
+from pufferfish_bench.training.terminal import Terminal
 from tests.support.nets import TINY_LAYERS, TinyNet
 from tests.support.training import METHODS, train
 

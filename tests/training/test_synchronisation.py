@@ -17,7 +17,7 @@ from pufferfish_bench.core import Method, Observer, Run, Tally
 from pufferfish_bench.trainer import Trainer
 from pufferfish_bench.training import optimizers
 from pufferfish_bench.training.loss_reader import LossReader
-from pufferfish_bench.training.observers import Terminal
+from pufferfish_bench.training.terminal import Terminal
 from tests.support.rank_experiments import PRUNING
 from tests.support.reducers import REDUCERS, reducer_named
 from tests.support.training import METHODS, train

@@ -24,7 +24,8 @@ from pufferfish_bench.tasks.images.task import ImageClassification
 from pufferfish_bench.trainer import Stopped
 from pufferfish_bench.training import memory_format, optimizers
 from pufferfish_bench.training.checkpoints import Checkpoints
-from pufferfish_bench.training.observers import Recorder, TensorBoard, Terminal
+from pufferfish_bench.trackers.tensorboard import TensorBoard
+from pufferfish_bench.training.terminal import Terminal
 from tests.support.nets import PUFFERFISH
 from tests.support.training import EPOCHS_TRAINED, METHODS, STEPS, record, resumed_to_the_same_end, train, uninterrupted_runs
 
@@ -298,7 +299,7 @@ def test_a_phase_can_end_early_and_its_early_end_survives_a_stop(tmp_path: Path)
 
 def test_observers_do_not_change_the_run(tmp_path: Path):
     shown = Terminal(console=Console(file=io.StringIO(), force_terminal=True))
-    observers = [shown, TensorBoard(directory=tmp_path / "events")]
+    observers = [shown, TensorBoard(directory=tmp_path / "a", manifest={})]
     looked_at = train(tmp_path / "a", METHODS["pufferfish"](), observers=observers, untimed_steps=5, checkpoint_every=3)
     alone = train(tmp_path / "b", METHODS["pufferfish"](), untimed_steps=0)
     assert fingerprint(looked_at.model) == fingerprint(alone.model)

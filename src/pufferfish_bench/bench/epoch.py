@@ -21,7 +21,10 @@ from pufferfish_bench.config import parts as assembly
 from pufferfish_bench.config.build import composed
 from pufferfish_bench.core import Observer, Run, Task
 from pufferfish_bench.distributed.world import single_process
-from pufferfish_bench.training.observers import Recorder, SlowRun, TensorBoard, Terminal
+from pufferfish_bench.trackers.tensorboard import TensorBoard
+from pufferfish_bench.training.pace import SlowRun
+from pufferfish_bench.training.recorder import Recorder
+from pufferfish_bench.training.terminal import Terminal
 
 QUICK = {"rounds": 2, "images": 1280}
 
@@ -83,9 +86,10 @@ def measure(
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         terminal = Terminal(console=Console(file=io.StringIO()))
+        manifest = assembly.manifest(config, world)
         observers = [
-            Recorder(directory=directory, manifest=assembly.manifest(config, world)),
-            TensorBoard(directory=directory / "tensorboard"),
+            TensorBoard(directory=directory, manifest=manifest),
+            Recorder(directory=directory, manifest=manifest),
             terminal,
             SlowRun(say=terminal.say, profile="smoke"),
             turns,

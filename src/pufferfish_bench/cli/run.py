@@ -14,7 +14,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli.messages import command, explain
 from pufferfish_bench.cli.sweeps import Sweep
 from pufferfish_bench.config.build import config_errors
-from pufferfish_bench.config.checks import check_numbers, warn_of_batch, warn_of_rate
+from pufferfish_bench.config.checks import check_numbers, check_trackers, warn_of_batch, warn_of_rate
 from pufferfish_bench.config.command_line import Job, for_each_config
 from pufferfish_bench.config.settings import settings_of
 from pufferfish_bench.records import reader, run_directory
@@ -77,6 +77,7 @@ def train_in(directory: Path, job: Job) -> None:
         return show_summary(directory)
     if RANK == 0:
         warn_of_batch(config)
+    check_trackers(config)
     parts = assembly.build_parts(config, world)
     assembly.try_parts(parts, config, world)
     if RANK == 0:
@@ -89,13 +90,13 @@ def fit(directory: Path, job: Job, parts: Any, *, task: Any, sample: list[Any], 
     """Train to the end, or until a stop is requested."""
     from pufferfish_bench.config import parts as assembly
     from pufferfish_bench.trainer import Stopped
-    from pufferfish_bench.training.observers import Probe
+    from pufferfish_bench.training.pace import Probe
     from pufferfish_bench.training.signals import Interrupts
 
     config, interrupts = job.config, Interrupts()
     probe = Probe(steps=config.probe_steps) if config.probe_steps else None
     manifest = assembly.manifest(config, world, parts.layers)
-    observers = [probe] if probe else observers_of(directory, manifest, profile=job.profile, device=world.device.type)
+    observers = [probe] if probe else observers_of(directory, job, manifest, device=world.device.type)
     trainer = assembly.trainer_of(
         parts, config, sample=sample, directory=directory, world=world, observers=observers if world.rank == 0 else [],
         stop_requested=lambda: interrupts.requested() or (probe is not None and probe.over()),
@@ -114,14 +115,18 @@ def fit(directory: Path, job: Job, parts: Any, *, task: Any, sample: list[Any], 
         show_summary(directory)
 
 
-def observers_of(directory: Path, manifest: dict[str, Any], *, profile: str | None, device: str) -> list[Any]:
-    """The observers of rank 0: the record, TensorBoard and the terminal."""
-    from pufferfish_bench.training.observers import Recorder, SlowRun, TensorBoard, Terminal
+def observers_of(directory: Path, job: Job, manifest: dict[str, Any], *, device: str) -> list[Any]:
+    """The observers of rank 0: the trackers, the record and the terminal."""
+    from pufferfish_bench.config import parts as assembly
+    from pufferfish_bench.training.pace import SlowRun
+    from pufferfish_bench.training.recorder import Recorder
+    from pufferfish_bench.training.terminal import Terminal
 
     terminal = Terminal(console=console)
-    slow = [SlowRun(say=terminal.say, profile=profile)] if device == "cpu" else []
+    slow = [SlowRun(say=terminal.say, profile=job.profile)] if device == "cpu" else []
     recorder = Recorder(directory=directory, manifest=manifest)
-    return [recorder, TensorBoard(directory=directory / "tensorboard"), terminal, *slow]
+    # trackers first: a run whose record says that it is finished is not started again, so they must have its results by then
+    return [*assembly.trackers_of(job.config, directory=directory, manifest=manifest), recorder, terminal, *slow]
 
 
 def show_probe(found: dict[str, float], file: str) -> None:

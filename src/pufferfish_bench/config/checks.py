@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.extras import is_installed, missing_package
 from pufferfish_bench.config import signatures
 from pufferfish_bench.config.settings import arguments_of, place_of, plain
 
@@ -67,6 +68,16 @@ def check_groups(config: DictConfig, groups: Collection[str] = tuple(GIVEN)) -> 
     for group in groups:
         node = config[group]
         signatures.check(group, arguments_of(group, node), given=GIVEN[group], complete=True, places=place_of(group, node))
+
+
+def check_trackers(config: DictConfig) -> None:
+    """Refuse settings that a chosen tracker does not accept, and one whose package is not installed."""
+    for name, node in config.tracker.items():
+        own = plain(node)
+        signatures.check(f"tracker.{name}", own, given=("directory", "manifest"))
+        package = getattr(signatures.located(own[signatures.TARGET], f"tracker.{name}"), "package", "")
+        if package and not is_installed(package):
+            raise missing_package(package, f"tracker={name}")
 
 
 def check_model(config: DictConfig) -> None:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config.own_configs import VARIABLE, own_folders
 from pufferfish_bench.config.recipes import adds_argument, check_complete, check_parts, drop_undeclared, pass_sizes, value_of
-from pufferfish_bench.config.settings import TYPES
+from pufferfish_bench.config.settings import SEVERAL, TYPES
 from pufferfish_bench.config.suggestions import did_you_mean, keys_of, unknown
 
 CONFIGS = ("config", "describe", "advise")  # of this package: Hydra also composes configs of its own
@@ -145,6 +145,8 @@ def check_choices(words: Sequence[Override], repository: Any) -> None:
         if top == "hydra" and below and below[0] not in HYDRA:
             raise InputError(f"there is no setting {word.key_or_group}; hydra. can be followed by {', '.join(sorted(HYDRA))}")
         named = word.is_delete() or word.is_sweep_override() or (isinstance(word.value(), str) and word.value())
+        if word.key_or_group in SEVERAL and isinstance(word.value(), list):
+            named = bool(word.value()) and all(isinstance(name, str) and name for name in word.value())
         none = word.package and word.value() is None  # reducer@method.warmup_reducer=null
         if is_choice(word, repository) and not named and not none:
             options = ", ".join(repository.get_group_options(word.key_or_group))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import nn
 
@@ -21,6 +22,7 @@ from pufferfish_bench.distributed import network
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.lowrank import counting
 from pufferfish_bench.records.environment import environment
+from pufferfish_bench.trackers.tracker import Tracker
 from pufferfish_bench.trainer import Trainer
 from pufferfish_bench.training import memory_format
 from pufferfish_bench.training.checkpoints import Checkpoints
@@ -109,6 +111,12 @@ def manifest(config: DictConfig, world: World, layers: Mapping[str, Any] | None 
     if config.measure_network or lab:
         found["network"] = json.loads(lab or "{}") | network.measure(world)
     return found
+
+
+def trackers_of(config: DictConfig, *, directory: Path, manifest: Mapping[str, Any]) -> list[Tracker]:
+    """The chosen trackers of a run."""
+    makes = [instantiate({**plain(node), "_partial_": True}) for node in config.tracker.values()]
+    return [make(directory=directory, manifest=manifest) for make in makes]
 
 
 def trainer_of(

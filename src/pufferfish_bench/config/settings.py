@@ -88,6 +88,7 @@ class Runtime:
     rank_timeout: float = MISSING
     rank_warning: float = MISSING
     global_batch: int | None = MISSING
+    tracker: Any = MISSING  # name -> constructor and its arguments
 
 
 @dataclass
@@ -107,6 +108,7 @@ class Settings(Paths, Runtime, References, Experiment):
 
 
 INSIDE = tuple(each.name for each in dataclasses.fields(Experiment))
+SEVERAL = ("tracker",)  # groups of which several files can be chosen at once
 TYPES = {each.name: getattr(each.type, "__name__", str(each.type)) for each in dataclasses.fields(Settings)}
 LAYOUTS: dict[str, Layout] = {each.name: each.metadata["layout"] for each in dataclasses.fields(Settings) if each.metadata}
 

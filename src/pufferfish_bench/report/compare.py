@@ -11,6 +11,7 @@ from rich.table import Table
 
 from pufferfish_bench.base.console import say
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.flat import flat
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.files import EPOCHS, RUN, frozen
 from pufferfish_bench.records.measured import short_names
@@ -22,15 +23,6 @@ FIGURES = ("parameters", "MACs", "seconds per epoch", "total seconds", SPEED, "m
 DISPENSABLE = ("others", "metric", "MACs", "best", "total seconds")  # a narrow terminal leaves these out before settings
 SHOWN_IN_NAME = ("model.net._target_", "dataset._target_", "method._target_")
 UNEQUAL = "*"  # marks the speed of a run that has another number of epochs than the first
-
-
-def flat(settings: Any, key: str = "") -> dict[str, Any]:
-    """Settings by their dotted keys; a list is one value."""
-    if not isinstance(settings, Mapping):
-        return {key: settings}
-    return {
-        dotted: value for name, below in settings.items() for dotted, value in flat(below, f"{key}.{name}".lstrip(".")).items()
-    }
 
 
 def differing(all_settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -1,1 +1,2 @@
-"""What the trainer uses: checkpoints, snapshots, precision, schedules, optimizers, triggers, timing, observers, signals."""
+"""What the trainer uses: checkpoints, snapshots, precision, schedules, optimizers, triggers, timing, signals, and the
+observers of every run (recorder, terminal, pace)."""
