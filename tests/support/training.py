@@ -18,8 +18,8 @@ from pufferfish_bench.tasks.images.task import ImageClassification
 from pufferfish_bench.trainer import Stopped, Trainer
 from pufferfish_bench.training import optimizers, schedules
 from pufferfish_bench.training.checkpoints import Checkpoints
-from pufferfish_bench.training.recorder import Recorder
 from pufferfish_bench.training.precision import FullPrecision
+from pufferfish_bench.training.recorder import Recorder
 from tests.support.nets import PUFFERFISH, TinyNet, tiny_task
 
 EPOCHS_TRAINED, STEPS = 4, 7  # 50 images in batches of 8

@@ -21,10 +21,10 @@ from pufferfish_bench.methods.pufferfish import Pufferfish
 from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
 from pufferfish_bench.reducers.powersgd import PowerSGD
 from pufferfish_bench.tasks.images.task import ImageClassification
+from pufferfish_bench.trackers.tensorboard import TensorBoard
 from pufferfish_bench.trainer import Stopped
 from pufferfish_bench.training import memory_format, optimizers
 from pufferfish_bench.training.checkpoints import Checkpoints
-from pufferfish_bench.trackers.tensorboard import TensorBoard
 from pufferfish_bench.training.terminal import Terminal
 from tests.support.nets import PUFFERFISH
 from tests.support.training import EPOCHS_TRAINED, METHODS, STEPS, record, resumed_to_the_same_end, train, uninterrupted_runs

@@ -1,6 +1,7 @@
 """TensorBoard: event files in the run's directory."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from pufferfish_bench.base.flat import flat
@@ -12,7 +13,7 @@ START = "breakdown/start"
 
 
 class TensorBoard(Tracker):
-    """Every number of a row as a scalar, the sections of a step as a stacked chart, phases as text, settings as hyper-parameters."""
+    """Numbers of a row are scalars, the sections of a step a stacked chart, phases text, settings hyper-parameters."""
 
     writer: Any = None
     next_epoch: int | None = None  # the first one that is not written yet
@@ -78,19 +79,13 @@ def stacked(row: Row) -> dict[str, float]:
 
 def stacked_chart() -> Any:
     """The layout of a chart whose bands are the sections of a step, one above the other."""
-    # built by hand: SummaryWriter.add_custom_scalars takes one band a chart, and the plugin's own function needs TensorFlow
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-    from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+    from tensorboard.plugins.custom_scalar import layout_pb2
+    from torch.utils.tensorboard.summary import custom_scalars
 
     ends = [START, *(f"breakdown/{section}" for section in SECTIONS)]
-    bands = [
-        layout_pb2.MarginChartContent.Series(value=upper, lower=lower, upper=upper)
-        for lower, upper in zip(ends, ends[1:], strict=False)
-    ]
+    bands = [layout_pb2.MarginChartContent.Series(value=upper, lower=lower, upper=upper) for lower, upper in pairwise(ends)]
     chart = layout_pb2.Chart(title="sections of a step, stacked (ms)", margin=layout_pb2.MarginChartContent(series=bands))
     layout = layout_pb2.Layout(category=[layout_pb2.Category(title="breakdown", chart=[chart])])
-    tensor = TensorProto(dtype="DT_STRING", string_val=[layout.SerializeToString()], tensor_shape=TensorShapeProto())
-    entry = Summary.Value(tag=metadata.CONFIG_TAG, tensor=tensor, metadata=metadata.create_summary_metadata())
-    return Summary(value=[entry])
+    found = custom_scalars({})  # which itself can put only one band into a chart
+    found.value[0].tensor.string_val[:] = [layout.SerializeToString()]
+    return found

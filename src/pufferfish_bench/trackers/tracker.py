@@ -80,7 +80,7 @@ class Tracker(Observer):
         return str(self.manifest.get("settings", {}).get("name", self.directory.name))
 
     def run_id(self) -> str:
-        """Identifies the run in other systems; kept in the run's directory, so a run started from the beginning gets a new one."""
+        """Identifies the run in other systems; kept in its directory, so that a run started from the beginning gets a new one."""
         path = self.directory / ID
         if not path.exists():
             files.replace_file(path, uuid.uuid4().hex[:16] + "\n")
@@ -171,11 +171,12 @@ class Tracker(Observer):
 
 
 def figures(row: Row) -> dict[str, float]:
-    """The numbers of a row by the name of their curve: `seconds_data` is seconds/data, the bytes of a collective messages/NAME."""
+    """The numbers of a row by the name of their curve: `seconds_data` is sections/data, the bytes of a collective
+    messages/NAME. No name is the beginning of another path (`seconds`, seconds/data): MLflow can keep metrics as files."""
     messages: dict[str, float] = {}
     for collective, size in row.get("messages", ()):
         messages[f"messages/{collective}"] = messages.get(f"messages/{collective}", 0) + size
-    sections = {key: f"seconds/{key.removeprefix('seconds_')}" if key.startswith("seconds_") else key for key in row}
+    sections = {key: f"sections/{key.removeprefix('seconds_')}" if key.startswith("seconds_") else key for key in row}
     return {sections[key]: value for key, value in numbers(row).items() if key != "epoch"} | messages
 
 

@@ -24,7 +24,7 @@ class WeightsAndBiases(Tracker):
         super().__init__(directory=directory, manifest=manifest)
         self.project = project
         self.entity = entity
-        self.mode = mode or os.environ.get("WANDB_MODE") or "online"
+        self.mode: Any = mode or os.environ.get("WANDB_MODE") or "online"
         self.sent: set[int] = set()  # epochs
 
     @property

@@ -14,12 +14,12 @@ FULL, FIRST, LAST = 1, 2, 4  # kinds of fragments; between FIRST and LAST there 
 
 def logged_steps(paths: Iterable[Path]) -> set[int]:
     """The steps of the history in these files; a record that is cut off is not there."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto import wandb_internal_pb2
 
     steps = set()
     for path in paths:
         for content in records(path.read_bytes()):
-            history = Record.FromString(content).history
+            history = wandb_internal_pb2.Record.FromString(content).history  # type: ignore[attr-defined]
             steps |= {int(json.loads(item.value_json)) for item in history.item if "_step" in (item.key, *item.nested_key)}
     return steps
 
