@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
-from pufferfish_bench.config.checks import warn_of_batch
+from pufferfish_bench.config import batches
 from pufferfish_bench.config.settings import config_dir
 from pufferfish_bench.paper import tables
 from tests.support.commands import Command
@@ -28,7 +28,7 @@ def warnings(caplog: pytest.LogCaptureFixture, *overrides: str, workers: int = 1
     with initialize_config_dir(config_dir(), version_base="1.3"), caplog.at_level(logging.WARNING):
         config = compose("config", overrides=[*overrides, f"workers={workers}"], return_hydra_config=True)
         HydraConfig.instance().set_config(config)
-        warn_of_batch(config)
+        batches.warn(config)
     return caplog.messages
 
 
