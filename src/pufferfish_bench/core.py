@@ -64,7 +64,7 @@ class Task:
     def split(self, batch: Any, parts: int) -> Sequence[Any]:
         """A batch as `parts` smaller ones (fewer if it is too small for that), for gradient accumulation.
 
-        The sum of their losses, each weighted by its `count` over that of the batch, must be the loss of the batch. The losses are
+        The sum of their losses, each weighted by its `count` over that of the batch, must be the loss of the batch. They are
         computed in this order. A task without this method cannot be trained with `accumulate` above 1.
         """
         raise NotImplementedError

@@ -134,7 +134,14 @@ def test_a_finished_run_says_so_at_once_and_changes_nothing(invoke: Command, tmp
 
 
 def test_the_run_directory_depends_on_the_settings_and_not_on_paths(invoke: Command, tmp_path: Path):
-    elsewhere = ("checkpoint_every=2", "rank_timeout=60", "rank_warning=5", "global_batch=7", "device=cpu", "data_root=elsewhere")
+    elsewhere = (
+        "checkpoint_every=2",
+        "rank_timeout=60",
+        "rank_warning=5",
+        "schedule.batch=7",
+        "device=cpu",
+        "data_root=elsewhere",
+    )
     names = []
     for overrides in ((), elsewhere, ("seed=2",), ("schedule.learning_rate=0.2",)):
         printed = invoke(*SMALL, *overrides, "epochs=1").stdout

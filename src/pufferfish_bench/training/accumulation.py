@@ -28,7 +28,7 @@ def gradients(run: Run, batch: Any, parts: int, precision: FullPrecision) -> tup
 
 
 def backward(run: Run, batch: Any, weight: Tensor | float | None, precision: FullPrecision, *, clear: bool) -> Tensor:
-    """Add the gradients of a batch, times `weight`, to those that are there or, with `clear`, to zero; return the weighted loss."""
+    """Add the gradients of a batch, times `weight`, to those that are there (with `clear`: to zero); return the weighted loss."""
     with run.watch("forward"), precision.autocast():
         loss = run.task.loss(run.module, batch)
         if weight is not None:
