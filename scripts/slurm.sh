@@ -14,10 +14,6 @@
 #SBATCH --open-mode=append
 #SBATCH --output=slurm-%j.log
 set -euo pipefail
-cd "$SLURM_SUBMIT_DIR"  # sbatch runs a copy of this file from elsewhere
-PATH=$PWD/.venv/bin:$PATH
-mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-port=$((20000 + SLURM_JOB_ID % 10000))  # one port per job, in case jobs share a node
 stopping=
 step=
 stop() {
@@ -25,6 +21,10 @@ stop() {
   if [ -n "$step" ]; then kill -USR1 "$step" 2> /dev/null || true; fi  # srun passes USR1 on to all nodes; TERM would end them at once
 }
 trap stop USR1 TERM
+cd "$SLURM_SUBMIT_DIR"  # sbatch runs a copy of this file from elsewhere
+PATH=$PWD/.venv/bin:$PATH
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+port=$((20000 + SLURM_JOB_ID % 10000))  # one port per job, in case jobs share a node
 srun torchrun --shutdown-timeout 110 --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 \
   --max-restarts "${RESTARTS:-3}" \
   --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${PROCESSES:-auto}" \

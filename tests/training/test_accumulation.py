@@ -41,7 +41,14 @@ def images() -> tuple[Callable[[], nn.Module], Task, list[torch.Tensor]]:
 def text(carry: str, model: Callable[[], nn.Module]) -> tuple[Callable[[], nn.Module], Task, list[torch.Tensor]]:
     words = torch.randint(WORDS, (300,), generator=torch.Generator().manual_seed(0))
     task = LanguageModelling(
-        train=words, val=words[:40], test=words[:30], batch_size=5, test_batch_size=2, segment=6, carry=carry, world=single_process()
+        train=words,
+        val=words[:40],
+        test=words[:30],
+        batch_size=5,
+        test_batch_size=2,
+        segment=6,
+        carry=carry,
+        world=single_process(),
     )
     return model, task, [torch.zeros(2, 1, dtype=torch.long)]
 
@@ -58,9 +65,7 @@ def pairs() -> tuple[Callable[[], nn.Module], Task, list[torch.Tensor]]:
 
 
 def masked_words() -> tuple[Callable[[], nn.Module], Task, list[torch.Tensor]]:
-    net = partial(
-        encoder, vocabulary=WORDS, width=8, layers=1, heads=2, positions=16, model_type="bert", mask_share=0.1, seed=5
-    )
+    net = partial(encoder, vocabulary=WORDS, width=8, layers=1, heads=2, positions=16, model_type="bert", mask_share=0.1, seed=5)
     return text("correct", net)
 
 
@@ -122,7 +127,12 @@ def step_of(model: nn.Module, task: Task, watch: Stopwatch | None = None) -> Any
     watch = watch or Stopwatch(device=torch.device("cpu"), untimed_steps=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return SimpleNamespace(
-        model=model, module=model, task=task, watch=watch, optimizer=optimizer, reducer=Reducer(world=single_process(), watch=watch)
+        model=model,
+        module=model,
+        task=task,
+        watch=watch,
+        optimizer=optimizer,
+        reducer=Reducer(world=single_process(), watch=watch),
     )
 
 

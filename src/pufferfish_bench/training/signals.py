@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM, SIGUSR1 and SIGHUP as a request to stop: remembered by a trainer, passed on by a supervisor of other processes."""
+"""SIGINT, SIGTERM, SIGUSR1 and SIGHUP as a request to stop: remembered by a trainer, passed on by a supervisor of processes."""
 
 import os
 import signal
