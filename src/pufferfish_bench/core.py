@@ -7,15 +7,17 @@ A method differs from plain training in which parameters it trains when (its pla
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-if TYPE_CHECKING:  # both packages import this module
+if TYPE_CHECKING:  # these packages import this module
     from pufferfish_bench.distributed.world import World
     from pufferfish_bench.training.stopwatch import Stopwatch
+    from pufferfish_bench.training.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,14 @@ class Task:
 
     def count(self, batch: Any) -> Tensor | int:
         """Number of targets that the loss of a batch is the mean of: its weight in the mean loss of an epoch."""
+        raise NotImplementedError
+
+    def split(self, batch: Any, parts: int) -> Sequence[Any]:
+        """A batch as `parts` smaller ones (fewer if it is too small for that), for gradient accumulation.
+
+        The sum of their losses, each weighted by its `count` over that of the batch, must be the loss of the batch. They are
+        computed in this order. A task without this method cannot be trained with `accumulate` above 1.
+        """
         raise NotImplementedError
 
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:
@@ -103,6 +113,13 @@ class Reducer:
     def clear(self, optimizer: Optimizer) -> None:
         """Reset the gradients before a backward pass."""
         optimizer.zero_grad()
+
+    def accumulating(self, module: nn.Module) -> AbstractContextManager[Any]:
+        """A context for the forward and backward pass of a part of a batch, if another part follows: sends nothing.
+
+        `module` is what `attach` returned.
+        """
+        return nullcontext()
 
     def reduce(self) -> list[Message]:
         """Average the gradients; return the messages that were sent."""
@@ -199,45 +216,6 @@ class Method:
         pass
 
 
-class Tally:
-    """Loss and traffic of the current epoch. Losses are summed on the device, so that no step waits for it."""
-
-    def __init__(self) -> None:
-        self.loss_sum: Tensor | float = 0.0
-        self.count: Tensor | int = 0  # targets so far: a small last batch weighs less
-        self.finite_steps: Tensor | int = 0  # steps before the sum became infinite or NaN
-        self.steps = 0
-        self.bytes_sent = 0
-        self.messages: list[Message] = []  # of the last step
-
-    def add(self, loss: Tensor, count: Tensor | int, messages: list[Message]) -> None:
-        loss_sum = self.loss_sum + loss.detach().double() * count
-        self.loss_sum = loss_sum
-        self.count = self.count + count
-        self.finite_steps = self.finite_steps + loss_sum.isfinite()
-        self.steps += 1
-        self.bytes_sent += sum(size for _, size in messages)
-        self.messages = messages
-
-    def mean_loss(self) -> float:
-        return float(self.loss_sum) / float(self.count)
-
-    def first_bad_step(self) -> int | None:
-        """Index of the first step whose loss was not finite; None if all were."""
-        finite = int(self.finite_steps)
-        return finite if finite < self.steps else None
-
-    def state_dict(self) -> dict[str, Any]:
-        return vars(self) | {
-            "loss_sum": float(self.loss_sum),
-            "count": int(self.count),
-            "finite_steps": int(self.finite_steps),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-
 @dataclass(repr=False)
 class Run:
     """The state of training: what is being trained, and how far it is."""
@@ -246,6 +224,7 @@ class Run:
     task: Task
     model: nn.Module
     watch: Stopwatch
+    tally: Tally  # of the current epoch
     plan: list[Phase]
     phase_index: int = 0
     phase_start: int = 0  # the epoch in which the phase began
@@ -257,7 +236,6 @@ class Run:
     reducer: Reducer = field(init=False)
     learning_rate: float = 0.0
     history: list[float] = field(default_factory=list)  # the metric of each epoch, negated if higher is better
-    tally: Tally = field(default_factory=Tally)
     operations: list[dict[str, Any] | None] = field(default_factory=list)  # what the surgery of each phase did, if it has one
     parameters: int = 0
     trainable_parameters: int = 0

@@ -13,16 +13,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.core import Method, Observer, Reducer, Run, Tally, Task
+from pufferfish_bench.core import Method, Observer, Reducer, Run, Task
 from pufferfish_bench.distributed import surgery
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.lowrank import counting
-from pufferfish_bench.training import best_model, memory, snapshot
+from pufferfish_bench.training import accumulation, best_model, memory, snapshot
 from pufferfish_bench.training.checkpoints import Checkpoints
 from pufferfish_bench.training.precision import FullPrecision
 from pufferfish_bench.training.resume import resumed
 from pufferfish_bench.training.schedules import Clock
 from pufferfish_bench.training.stopwatch import Stopwatch, over_ranks
+from pufferfish_bench.training.tally import Tally
 
 CHECK_EVERY = 50  # steps between checks of the loss on a GPU, because each check waits for the GPU
 
@@ -45,6 +46,7 @@ class Trainer:
         reducer: Callable[..., Reducer],
         schedule: Callable[..., float],  # (clock, **settings that the phase replaces) -> learning rate
         precision: FullPrecision,
+        accumulate: int,  # parts of a batch, whose gradients are computed one after the other
         clip_norm: float | None,
         wrap: Callable[[nn.Module], nn.Module],  # prepares a model for training: its memory format, torch.compile
         untimed_steps: int,
@@ -61,6 +63,7 @@ class Trainer:
         self.reducer = reducer
         self.schedule = schedule
         self.precision = precision
+        self.accumulate = accumulate
         self.clip_norm = clip_norm
         self.wrap = wrap
         self.untimed_steps = untimed_steps
@@ -100,7 +103,8 @@ class Trainer:
 
     def new_run(self, world: World, task: Task, model: nn.Module) -> Run:
         watch = Stopwatch(device=world.device, untimed_steps=self.untimed_steps)
-        return Run(world=world, task=task, model=model, watch=watch, plan=self.method.plan(self.epochs, model))
+        plan = self.method.plan(self.epochs, model)
+        return Run(world=world, task=task, model=model, watch=watch, tally=Tally(), plan=plan)
 
     def start_phase(self, run: Run) -> None:
         """Do the phase's surgery, then create its optimizer and its reducer."""
@@ -204,11 +208,7 @@ class Trainer:
             group["lr"] = run.learning_rate
         with watch("data"):
             batch = next(batches)
-        with watch("forward"), self.precision.autocast():
-            loss = run.task.loss(run.module, batch)
-        with watch("backward"):
-            run.reducer.clear(run.optimizer)
-            self.precision.backward(loss)
+        loss, count = accumulation.gradients(run, batch, self.accumulate, self.precision)
         messages = run.reducer.reduce()
         with watch("step"):
             self.precision.unscale(run.optimizer)
@@ -220,7 +220,7 @@ class Trainer:
             self.precision.step(run.optimizer)
         with watch("method"):
             self.method.after_step(run)
-        run.tally.add(loss, run.task.count(batch), messages)
+        run.tally.add(loss, count, messages)
 
     def learning_rate(self, run: Run, steps: int) -> float:
         start = run.phase_start if run.phase.restart else 0

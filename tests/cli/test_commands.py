@@ -138,7 +138,7 @@ def test_the_run_directory_depends_on_the_settings_and_not_on_paths(invoke: Comm
         "checkpoint_every=2",
         "rank_timeout=60",
         "rank_warning=5",
-        "global_batch=7",
+        "schedule.batch=7",
         "device=cpu",
         "data_root=elsewhere",
         "tracker=none",

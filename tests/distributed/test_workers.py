@@ -138,11 +138,22 @@ def test_the_bytes_sent_match_the_theory(outcomes: Outcomes, name: str):
         assert [step["messages"] for step in steps] == [bytes_in_theory()[name]] * len(steps)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("engine", ["allreduce", "ddp"])
-def test_two_ranks_take_the_same_steps_as_one_rank_with_the_combined_batch(outcomes: Outcomes, tmp_path: Path, engine: str):
+def test_two_ranks_take_the_same_steps_as_one_rank_with_the_combined_batch(
+    outcomes: Outcomes, tmp_path: Path, engine: str, parts: int
+):
     one = train(single_process(), tmp_path, reducer="allreduce", model=Plain, images=48)
-    weights, _ = outcomes[f"joined_batch-{engine}"]
-    assert all(tensor == pytest.approx(weights[name], abs=1e-6) for name, tensor in one.model.state_dict().items())
+    found, _ = outcomes[f"joined_batch-{engine}-{parts}"]
+    assert all(tensor == pytest.approx(found["weights"][name], abs=1e-6) for name, tensor in one.model.state_dict().items())
+
+
+@pytest.mark.parametrize("engine", ["allreduce", "ddp"])
+def test_ranks_that_accumulate_gradients_send_them_once_a_step(outcomes: Outcomes, engine: str):
+    whole, parts = (outcomes[f"joined_batch-{engine}-{parts}"][0] for parts in (1, 2))
+    assert parts["bytes_sent"] == whole["bytes_sent"] > 0
+    assert parts["messages"] == whole["messages"]
+    assert parts["seconds_communicate"] > 0
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
@@ -404,7 +415,7 @@ def test_a_finished_run_says_so_and_another_number_of_ranks_is_another_run(tmp_p
 
 
 def test_a_global_batch_that_differs_from_the_recipes_gives_one_warning_over_all_ranks(tmp_path: Path):
-    done = run_ranks(tmp_path, "pufferfish_bench", *TINY, "run_dir=run", "epochs=1", "global_batch=8")
+    done = run_ranks(tmp_path, "pufferfish_bench", *TINY, "run_dir=run", "epochs=1", "schedule.batch=8")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("the global batch is 16 (batch_size=8 x 2 workers)") == 1
     assert "use batch_size=4" in done.stderr

@@ -23,7 +23,8 @@ from pufferfish_bench.distributed.world import World
 from pufferfish_bench.methods.eb_train import EBTrain
 from pufferfish_bench.methods.lth import LTH
 from pufferfish_bench.methods.pufferfish import Pufferfish
-from pufferfish_bench.records.reader import FORMAT
+from pufferfish_bench.records.files import EPOCHS
+from pufferfish_bench.records.reader import FORMAT, read_rows
 from pufferfish_bench.trainer import Stopped
 from pufferfish_bench.training import checkpoints
 from pufferfish_bench.training.checkpoints import Checkpoints
@@ -110,9 +111,11 @@ def waiting(world: World, folder: Path) -> dict[str, float]:
     return reducer.watch.take()[0]
 
 
-def joined_batch(world: World, folder: Path, name: str) -> dict[str, Any]:
-    """The weights of a model without BatchNorm after three epochs."""
-    return train(world, folder, reducer=name, model=Plain, images=48).model.state_dict()
+def joined_batch(world: World, folder: Path, name: str, accumulate: int) -> dict[str, Any]:
+    """A model without BatchNorm after three epochs: its weights, and what was sent."""
+    run = train(world, folder, reducer=name, model=Plain, images=48, accumulate=accumulate)
+    row = read_rows(folder / EPOCHS)[-1] if world.rank == 0 else {}
+    return {"weights": run.model.state_dict()} | {key: row.get(key) for key in ("messages", "bytes_sent", "seconds_communicate")}
 
 
 def resumed(world: World, folder: Path, name: str) -> list[str | None]:
@@ -263,7 +266,11 @@ def diverged_layer(world: World, folder: Path, layer: str) -> str:
 
 EXPERIMENTS: dict[str, Callable[[World, Path], Any]] = {
     **{f"reduction-{name}": partial(reduction, name=name) for name in FLAT},
-    **{f"joined_batch-{name}": partial(joined_batch, name=name) for name in ("allreduce", "ddp")},
+    **{
+        f"joined_batch-{name}-{parts}": partial(joined_batch, name=name, accumulate=parts)
+        for name in ("allreduce", "ddp")
+        for parts in (1, 2)
+    },
     **{f"resumed-{name}": partial(resumed, name=name) for name in SYNCHRONOUS},
     **{f"pruned-{name}": partial(pruned, name=name) for name in PRUNING},
     **{

@@ -74,6 +74,7 @@ def train(
         "reducer": Reducer,
         "schedule": step_schedule(learning_rate=0.05, milestone=3),
         "precision": FullPrecision(),
+        "accumulate": 1,
         "clip_norm": None,
         "wrap": lambda module: module,
         "untimed_steps": 2,

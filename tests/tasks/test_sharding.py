@@ -52,3 +52,11 @@ def test_two_ranks_crop_and_flip_the_images_as_one_rank_does():
     for (images, labels), *halves in zip(whole.batches(3, 0), *(part.batches(3, 0) for part in parts), strict=True):
         assert torch.equal(images, torch.cat([half[0] for half in halves]))
         assert torch.equal(labels, torch.cat([half[1] for half in halves]))
+
+
+@given(count=st.integers(1, 300), parts=st.integers(0, 40))
+def test_parts_are_consecutive_not_empty_and_nearly_equal(count: int, parts: int):
+    found = [range(count)[part] for part in sharding.parts_of(count, parts)]
+    assert [number for part in found for number in part] == list(range(count))
+    assert len(found) == max(1, min(parts, count))
+    assert max(map(len, found)) - min(map(len, found)) <= 1

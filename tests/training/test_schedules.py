@@ -25,7 +25,7 @@ def recipe(*overrides: str) -> tuple[DictConfig, Callable[[Clock], float]]:
     """The settings of a run, and its learning rate as a function of the clock."""
     with initialize_config_dir(config_dir(), version_base="1.3"):
         config = compose("config", list(overrides))
-    return config, instantiate(config.schedule)
+    return config, build.build("schedule", config.schedule)
 
 
 def trace(*overrides: str) -> list[float]:
@@ -46,7 +46,7 @@ def test_the_distributed_recipe_ramps_up_once_per_epoch_like_the_papers_and_opti
     rising = [0.1, 0.4, 0.7, 1.0, 1.3]
     assert trace("model=resnet18_distributed") == pytest.approx(rising + [1.6] * 145 + [0.16] * 100 + [0.016] * 50)
     config, schedule = recipe("model=resnet18_distributed", "schedule.ramp_again=true")
-    assert (config.epochs, config.warmup_epochs, config.batch_size) == (300, 80, 256)
+    assert (config.epochs, config.warmup_epochs, config.batch_size) == (300, 80, 2048)
     for step in (0, 24):  # constant within an epoch
         assert [schedule(Clock(epoch, step, 25, 0)) for epoch in range(7)] == pytest.approx([*rising, 1.6, 1.6])
         assert [schedule(Clock(80 + epoch, step, 25, 80)) for epoch in range(7)] == pytest.approx([*rising, 1.6, 1.6])

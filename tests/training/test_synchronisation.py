@@ -13,10 +13,11 @@ from rich.console import Console
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from pufferfish_bench.core import Method, Observer, Run, Tally
+from pufferfish_bench.core import Method, Observer, Run
 from pufferfish_bench.trainer import Trainer
 from pufferfish_bench.training import optimizers
 from pufferfish_bench.training.loss_reader import LossReader
+from pufferfish_bench.training.tally import Tally
 from pufferfish_bench.training.terminal import Terminal
 from tests.support.rank_experiments import PRUNING
 from tests.support.reducers import REDUCERS, reducer_named

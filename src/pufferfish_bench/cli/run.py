@@ -13,8 +13,9 @@ from pufferfish_bench.base.console import RANK, console, say
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli.messages import command, explain
 from pufferfish_bench.cli.sweeps import Sweep
+from pufferfish_bench.config import batches
 from pufferfish_bench.config.build import config_errors
-from pufferfish_bench.config.checks import check_numbers, check_trackers, warn_of_batch, warn_of_rate
+from pufferfish_bench.config.checks import check_numbers, check_trackers, warn_of_rate
 from pufferfish_bench.config.command_line import Job, for_each_config
 from pufferfish_bench.config.settings import settings_of
 from pufferfish_bench.records import reader, run_directory
@@ -76,7 +77,7 @@ def train_in(directory: Path, job: Job) -> None:
     if world.broadcast_object(RANK == 0 and run_directory.finished(directory, settings)):
         return show_summary(directory)
     if RANK == 0:
-        warn_of_batch(config)
+        batches.warn(config)
     check_trackers(config)
     parts = assembly.build_parts(config, world)
     assembly.try_parts(parts, config, world)

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import (
+    batches,
     composition,  # noqa: F401  (Hydra composes with its checks)
     own_data,
 )
@@ -65,6 +66,8 @@ def in_one_line(error: Exception) -> str:
 nowhere = cache(tempfile.TemporaryDirectory)  # for the multirun.yaml that Hydra writes for a sweep; removed when the process ends
 ConfigStore.instance().store(name="settings", node=Settings)
 OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
+OmegaConf.register_new_resolver("per_worker", batches.per_worker, replace=True)
+OmegaConf.register_new_resolver("scaled_by", batches.scaled_by, replace=True)
 OmegaConf.register_new_resolver("name_suffix", name_suffix, replace=True)
 OmegaConf.register_new_resolver("label_of", label_of, replace=True)
 for counter in own_data.COUNTERS:

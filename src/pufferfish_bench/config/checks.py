@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.extras import is_installed, missing_package
-from pufferfish_bench.config import signatures
+from pufferfish_bench.config import batches, signatures
 from pufferfish_bench.config.settings import arguments_of, place_of, plain
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def check_numbers(config: DictConfig) -> None:
         raise InputError(
             f"name={config.name!r} cannot be the name of a directory: use printable characters, no slash, not only dots"
         )
-    for key in ("epochs", "batch_size", "checkpoint_every"):
+    for key in ("epochs", "checkpoint_every"):
         if config[key] < 1:
             raise InputError(f"{key}={config[key]} must be at least 1")
     if config.epochs >= MOST_EPOCHS:
@@ -56,6 +56,7 @@ def check_numbers(config: DictConfig) -> None:
         raise InputError(f"probe_file={config.probe_file} needs probe_steps above 0")
     if not isinstance(config.channels_last, bool) and config.channels_last != "auto":
         raise InputError(f"channels_last={signatures.shown(config.channels_last)}: auto, true or false is expected")
+    batches.check(config)
     if config.clip_norm is not None and not 0 < config.clip_norm < math.inf:
         raise InputError(f"clip_norm={config.clip_norm} must be a number above 0, or null")
     if not 0 <= config.seed < 2**32:
@@ -95,20 +96,6 @@ def check_model(config: DictConfig) -> None:
     sample = facts.get("sample") if isinstance(facts, DictConfig) else None
     if not OmegaConf.is_list(sample) or not sample:
         raise InputError(f"dataset.input.sample={signatures.shown(sample)}: a list of sample inputs for the model is expected")
-
-
-def warn_of_batch(config: DictConfig) -> None:
-    """Warn if the global batch size is not the one that the recipe's learning rate was chosen for."""
-    workers, meant, batch = config.workers, config.global_batch, config.batch_size * config.workers
-    if meant is None or batch == meant:
-        return
-    whole = meant % workers == 0
-    fitting = f"batch_size={meant // workers}" if whole else f"a number of workers that divides {meant}"
-    rate = "learning_rate" if "learning_rate" in config.schedule else "factor"
-    log.warning(
-        f"the global batch is {batch} (batch_size={config.batch_size} x {workers} worker{'s' * (workers > 1)}), but the learning "
-        f"rate of this recipe was chosen for {meant}: use {fitting}, or set schedule.{rate} for {batch} and global_batch={batch}"
-    )
 
 
 def warn_of_rate(config: DictConfig, given: Collection[str]) -> None:

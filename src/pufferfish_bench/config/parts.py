@@ -14,6 +14,8 @@ from torch import nn
 
 from pufferfish_bench import lowrank
 from pufferfish_bench.base import cores
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.config import batches
 from pufferfish_bench.config.build import RESOLVED, build, build_method, sample_of, try_model
 from pufferfish_bench.config.checks import check_groups, check_plan, check_rates, check_reducer, refuse_nonsense
 from pufferfish_bench.config.settings import conditions, plain, settings_of
@@ -27,6 +29,7 @@ from pufferfish_bench.trainer import Trainer
 from pufferfish_bench.training import memory_format
 from pufferfish_bench.training.checkpoints import Checkpoints
 from pufferfish_bench.training.memory import keep_freed_memory
+from pufferfish_bench.training.schedules import times
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ def build_parts(config: DictConfig, world: World) -> Parts:
     check_groups(config)
     groups = ("method", "schedule", "optimizer", "reducer")
     built = {group: build(group, config[group]) for group in groups}
+    built["schedule"] = times(built["schedule"], config.schedule.scaled_by)
     torch.manual_seed(config.seed)
     model = build("model", config.model).to(world.device)
     memory_format.prepare(model, world.device, config.channels_last)
@@ -93,6 +97,11 @@ def build_task(config: DictConfig, parts: Parts, world: World) -> tuple[Task, li
     """The task and a sample of its data."""
     task = build("dataset", config.dataset, world=world)
     sample = sample_on(world, config)
+    if config.accumulate > 1 and type(task).split is Task.split:
+        raise InputError(
+            f"accumulate={config.accumulate}: {type(task).__name__} cannot split a batch; give it the method split, which "
+            "pufferfish_bench.core.Task describes, or use accumulate=1"
+        )
     task.prepare(parts.model, sample)
     return task, sample
 
@@ -105,6 +114,7 @@ def sample_on(world: World, config: DictConfig) -> list[torch.Tensor]:
 def manifest(config: DictConfig, world: World, layers: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What run.json records before a run starts: its settings, what `auto` in them was resolved to, and its conditions."""
     found = {"settings": settings_of(config), **environment(world.device), "data": conditions(config), "world_size": world.size}
+    found["batch"] = batches.record(config)
     if layers is not None:
         found[RESOLVED] = dict(layers)
     lab = os.environ.get(cores.LAB)
@@ -143,6 +153,7 @@ def trainer_of(
         reducer=parts.reducer,
         schedule=parts.schedule,
         precision=parts.precision,
+        accumulate=config.accumulate,
         clip_norm=config.clip_norm,
         wrap=wrap,
         untimed_steps=config.untimed_steps,

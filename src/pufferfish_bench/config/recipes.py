@@ -36,7 +36,7 @@ def drop_undeclared(config: DictConfig, words: Sequence[Override], repository: A
             node = config[group].get(section) if section else config[group]
             if not isinstance(node, DictConfig):
                 continue
-            declared = set((in_file.get(section) or {}) if section else in_file)
+            declared = set((in_file.get(section) or {}) if section else (*in_file, *layout.common))
             if accepts and (section or not layout.constructor):
                 own = given_below(place, words)
                 declared = {key for key in node if key in own or key in layout.sections or accepts(key)}

@@ -24,11 +24,12 @@ class Layout:
     constructor: str = ""  # holds `_target_` and its arguments; "": they are at the top of the group
     further: tuple[str, ...] = ()  # hold further arguments of the constructor
     facts: tuple[str, ...] = ()  # read by other parts of the program, not by the constructor
+    common: tuple[str, ...] = ()  # facts that config.yaml sets for every choice
     outside: tuple[str, ...] = ()  # not part of a run's identity
 
     @property
     def sections(self) -> tuple[str, ...]:
-        return (*filter(None, (self.constructor,)), *self.further, *self.facts)
+        return (*filter(None, (self.constructor,)), *self.further, *self.facts, *self.common)
 
 
 def layout(**sections: Any) -> dict[str, Layout]:
@@ -40,6 +41,7 @@ MODEL = layout(
     constructor="net", facts=("kind", "label", "from_data", "low_rank", "fully_low_rank"), outside=("kind", "label", "from_data")
 )
 DATASET = layout(further=("loader", "source"), facts=("input",), outside=("loader", "source", "input"))
+SCHEDULE = layout(common=("batch", "scale", "scaled_by"), outside=("batch", "scale"))
 PLAIN = layout()  # a constructor and its arguments, nothing else
 
 
@@ -53,13 +55,14 @@ class Experiment:
     reducer: Any = field(default=MISSING, metadata=PLAIN)
     precision: Any = field(default=MISSING, metadata=PLAIN)
     optimizer: Any = field(default=MISSING, metadata=PLAIN)
-    schedule: Any = field(default=MISSING, metadata=PLAIN)
+    schedule: Any = field(default=MISSING, metadata=SCHEDULE)
     name: str = MISSING
     seed: int = MISSING
     workers: int = MISSING
     epochs: int = MISSING
     warmup_epochs: int = MISSING
     batch_size: int = MISSING
+    accumulate: int = MISSING
     channels_last: Any = MISSING  # auto, true or false
     compile: bool = MISSING
     deterministic: bool = MISSING
@@ -107,6 +110,9 @@ class Settings(Paths, Runtime, References, Experiment):
     """All settings of pufferfish-run. Hydra refuses a setting in conf/ that is not declared here, and values of a wrong type."""
 
 
+# settings that are left out of the identity at the value at which they change nothing: records made before them stay valid
+NOTHING = object()
+NO_CHANGE = {"accumulate": 1, "schedule.scaled_by": 1}
 INSIDE = tuple(each.name for each in dataclasses.fields(Experiment))
 SEVERAL = ("tracker",)  # groups of which several files can be chosen at once
 TYPES = {each.name: getattr(each.type, "__name__", str(each.type)) for each in dataclasses.fields(Settings)}
@@ -132,7 +138,10 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
             continue
         node, outside = config[key], LAYOUTS[key].outside if key in LAYOUTS else ()
         own = {name: plain(node[name]) for name in node if name not in outside} if isinstance(node, DictConfig) else plain(node)
-        settings[key] = own
+        if isinstance(own, dict):
+            own = {name: value for name, value in own.items() if NO_CHANGE.get(f"{key}.{name}", NOTHING) != value}
+        if NO_CHANGE.get(key, NOTHING) != own:
+            settings[key] = own
     return settings
 
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 import torch
@@ -44,6 +45,10 @@ class DDP(Reducer):
         )
         module.register_comm_hook(None, self.hook)
         return module
+
+    def accumulating(self, module: nn.Module) -> AbstractContextManager[Any]:
+        assert isinstance(module, DistributedDataParallel)
+        return module.no_sync()
 
     def hook(self, _: None, bucket: Bucket) -> Sum:
         self.world.arrive()

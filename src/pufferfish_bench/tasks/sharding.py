@@ -1,5 +1,7 @@
 """How samples are divided among ranks: pure functions of the number of samples and the number of ranks."""
 
+import itertools
+
 from pufferfish_bench.base.errors import InputError
 
 
@@ -17,6 +19,13 @@ def training_batches(count: int, batch_size: int, *, rank: int, size: int) -> li
         share = min(per_step, usable - first) // size
         batches.append(slice(first + rank * share, first + (rank + 1) * share))
     return batches
+
+
+def parts_of(count: int, parts: int) -> list[slice]:
+    """`count` samples as `parts` slices of nearly equal length, none of them empty: fewer slices if there are fewer samples."""
+    parts = max(1, min(parts, count))
+    ends = [number * count // parts for number in range(parts + 1)]
+    return [slice(first, last) for first, last in itertools.pairwise(ends)]
 
 
 def samples_in(batches: list[slice]) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pufferfish_bench.core import Tally
+from pufferfish_bench.training.tally import Tally
 
 
 class LossReader:

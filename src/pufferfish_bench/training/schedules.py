@@ -1,8 +1,10 @@
 """Learning rates as pure functions of the clock: nothing to build, to step or to restore."""
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pufferfish_bench.base.ranges import Count, NonNegative, Positive, Share
 
@@ -63,6 +65,18 @@ def triangle(clock: Clock, *, learning_rate: NonNegative, epochs: Count, rise: S
     """A linear rise over the share `rise` of `epochs`, then a linear fall that reaches zero at their end."""
     done = progress(clock, epochs)
     return learning_rate * (done / rise if done < rise else 1 - fallen(done, rise))
+
+
+def times(schedule: Callable[..., float], factor: float) -> Callable[..., float]:
+    """A schedule with all rates multiplied by `factor`."""
+    if factor == 1:
+        return schedule
+
+    @functools.wraps(getattr(schedule, "func", schedule))  # for its parameters
+    def multiplied(clock: Clock, **settings: Any) -> float:
+        return factor * schedule(clock, **settings)
+
+    return multiplied
 
 
 def progress(clock: Clock, epochs: int) -> float:

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP as a request to stop: remembered by a trainer, passed on by a supervisor of other processes."""
+"""SIGINT, SIGTERM, SIGUSR1 and SIGHUP as a request to stop: remembered by a trainer, passed on by a supervisor of processes."""
 
 import os
 import signal
@@ -12,7 +12,8 @@ class Interrupts:
 
     Without `children` this process trains: it announces the signal, stops at the end of its step, and a second Ctrl-C interrupts
     it at once. With `children`, even an empty list, it supervises them: every signal is passed on to them and nothing interrupts
-    the supervisor. A supervisor also listens to SIGHUP, unless it is ignored (nohup), and passes it on as SIGTERM.
+    the supervisor. A supervisor also listens to SIGHUP, unless it is ignored (nohup). It passes on SIGHUP and SIGUSR1 as SIGTERM,
+    which every program knows. Slurm sends SIGUSR1 before the time limit, as `#SBATCH --signal` says.
     """
 
     def __init__(self, children: list[subprocess.Popen] | None = None) -> None:
@@ -21,7 +22,7 @@ class Interrupts:
         self.count = 0
 
     def __enter__(self) -> "Interrupts":
-        numbers = [signal.SIGINT, signal.SIGTERM]
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
         if self.children is not None:
             numbers = [number for number in (*numbers, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
         self.before: dict[int, Any] = {number: signal.signal(number, self.receive) for number in numbers}
@@ -56,4 +57,4 @@ class Interrupts:
 
 def pass_on(number: int, child: subprocess.Popen) -> None:
     """Send a signal to a child process; this does nothing if the child has ended."""
-    child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+    child.send_signal(number if number == signal.SIGINT else signal.SIGTERM)

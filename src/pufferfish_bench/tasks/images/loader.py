@@ -181,6 +181,7 @@ def answers(loader: DataLoader) -> Iterator[Answer]:
 
 
 def survive_signals(worker: int) -> None:
-    """Keep a worker alive after Ctrl-C or SIGTERM, which reach every process of a run: the last step still needs its batch."""
+    """Keep a worker alive after Ctrl-C, SIGTERM or SIGUSR1, which reach every process of a run: the last step needs its batch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(GRACE))
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, frame: signal.alarm(GRACE))

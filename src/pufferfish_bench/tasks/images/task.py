@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.core import Task
 from pufferfish_bench.distributed.world import World
+from pufferfish_bench.tasks import sharding
 from pufferfish_bench.tasks.label_smoothing import torch_label_smoothing
 from pufferfish_bench.training.memory_format import is_channels_last
 
@@ -136,6 +137,11 @@ class ImageClassification(Task):
 
     def count(self, batch: Batch) -> int:
         return len(batch[1])
+
+    def split(self, batch: Batch, parts: int) -> list[Batch]:
+        """Parts of two images or more: in training, BatchNorm fails on one."""
+        images, labels = batch
+        return [(images[part], labels[part]) for part in sharding.parts_of(len(labels), min(parts, len(labels) // 2))]
 
     def training_figures(self, mean_loss: float) -> dict[str, float]:
         """The accuracy on the training batches of this epoch, augmented as they were, each before the step that it led to."""

@@ -18,8 +18,9 @@ from pufferfish_bench.models.masking import Masking
 from pufferfish_bench.tasks import sharding
 
 States = Sequence[tuple[Tensor, Tensor]]
-# words (time, columns), those to predict (the next ones, or the masked ones among NOTHING), whether the text starts here
-Batch = tuple[Tensor, Tensor, bool]
+# words (time, columns), those to predict (the next ones, or the masked ones among NOTHING), whether the text starts here;
+# of a part of a batch also which columns of the batch it has
+Batch = tuple[Tensor, Tensor, bool] | tuple[Tensor, Tensor, bool, slice]
 
 
 def carry_every_layer(ends: States) -> States:
@@ -33,6 +34,7 @@ def carry_as_in_authors_code(ends: States) -> States:
 
 
 NOTHING = -1  # in place of a word that is not to be predicted
+WHOLE = slice(None)
 MASKS = 1 << 41  # keeps masks apart from other uses of the same seed, such as that of a synthetic text
 
 StateCarry = Literal["correct", "official"]
@@ -72,6 +74,7 @@ class LanguageModelling(Task):
         self.carries_every_state = carry == "correct"
         self.masking: Masking | None = None
         self.states: States | None = None
+        self.ends: list[States] = []  # of the parts of a batch so far
 
     def own_columns(self, text: Tensor, count: int) -> Tensor:
         """The columns of a text, or of a mask of it, that this rank reads."""
@@ -107,13 +110,25 @@ class LanguageModelling(Task):
         yield from self.segments(self.train, mask, start)
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> Tensor:
-        words, following, begins = batch
-        losses, ends = model(words, None if begins else self.states, following)
-        self.states = self.carry([(h.detach(), c.detach()) for h, c in ends])
+        words, following, begins, *part = batch
+        states = None if begins or self.states is None else columns_of(self.states, *part)
+        losses, ends = model(words, states, following)
+        self.keep(self.carry([(h.detach(), c.detach()) for h, c in ends]), *part)
         return losses.mean() if self.masking is None else losses.sum() / self.count(batch)
+
+    def keep(self, ends: States, part: slice = WHOLE) -> None:
+        """Carry the states to the next batch. Those of the parts of a batch wait for its last part."""
+        self.ends = [*(self.ends if part.start else ()), ends]
+        if part.stop in (None, self.train.shape[1]):
+            self.states, self.ends = ends if part == WHOLE else joined(self.ends), []
 
     def count(self, batch: Batch) -> Tensor | int:
         return batch[1].numel() if self.masking is None else (batch[1] >= 0).sum().clamp(min=1)
+
+    def split(self, batch: Batch, parts: int) -> list[Batch]:
+        """Parts of the columns."""
+        words, following, begins, *_ = batch
+        return [(words[:, part], following[:, part], begins, part) for part in sharding.parts_of(words.shape[1], parts)]
 
     def training_figures(self, mean_loss: float) -> dict[str, float]:
         return {"train_ppl": perplexity(mean_loss)}
@@ -146,6 +161,16 @@ class LanguageModelling(Task):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         states, device = state["states"], self.train.device  # checkpoints are loaded on the CPU
         self.states = states and [(h.to(device), c.to(device)) for h, c in states]
+
+
+def columns_of(states: States, part: slice = WHOLE) -> States:
+    """The states of some columns."""
+    return states if part == WHOLE else [(h[..., part, :], c[..., part, :]) for h, c in states]
+
+
+def joined(parts: Sequence[States]) -> States:
+    """The states of all columns, from those of consecutive parts of them."""
+    return [(torch.cat([h for h, _ in layer], -2), torch.cat([c for _, c in layer], -2)) for layer in zip(*parts, strict=True)]
 
 
 def columns(text: Tensor, count: int) -> Tensor:

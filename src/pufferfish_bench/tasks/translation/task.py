@@ -115,6 +115,11 @@ class Translation(Task):
     def count(self, batch: Batch) -> Tensor:
         return (batch[1][:, 1:] != PAD).sum()
 
+    def split(self, batch: Batch, parts: int) -> list[Batch]:
+        """Each part keeps the padding of the batch."""
+        source, target = batch
+        return [(source[part], target[part]) for part in sharding.parts_of(len(target), parts)]
+
     def training_figures(self, mean_loss: float) -> dict[str, float]:
         """Training perplexity with label smoothing and dropout, as in the paper: it can be above that on validation data."""
         return {"train_ppl": perplexity(mean_loss)}
