@@ -109,8 +109,8 @@ class Reducer:
         return []
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Average BatchNorm buffers over ranks before evaluation."""
-        self.world.average(buffer for buffer in model.buffers() if buffer.is_floating_point())
+        """Before evaluation: average the running statistics of BatchNorm over ranks."""
+        self.world.sync_buffers(model)
 
     def state_dict(self) -> dict[str, Any]:
         """State of this rank that a checkpoint must contain, for example error feedback."""
@@ -211,10 +211,9 @@ class Tally:
         self.messages: list[Message] = []  # of the last step
 
     def add(self, loss: Tensor, count: Tensor | int, messages: list[Message]) -> None:
-        loss_sum = self.loss_sum + loss.detach().double() * count
-        self.loss_sum = loss_sum
+        self.loss_sum = self.loss_sum + loss.detach().double() * count
         self.count = self.count + count
-        self.finite_steps = self.finite_steps + loss_sum.isfinite()
+        self.finite_steps = self.finite_steps + self.loss_sum.isfinite()
         self.steps += 1
         self.bytes_sent += sum(size for _, size in messages)
         self.messages = messages
@@ -222,9 +221,9 @@ class Tally:
     def mean_loss(self) -> float:
         return float(self.loss_sum) / float(self.count)
 
-    def first_bad_step(self) -> int | None:
+    def first_bad_step(self, world: World) -> int | None:
         """Index of the first step whose loss was not finite; None if all were."""
-        finite = int(self.finite_steps)
+        finite = self.finite_steps if isinstance(self.finite_steps, int) else int(world.on_host(self.finite_steps))
         return finite if finite < self.steps else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -264,6 +263,7 @@ class Run:
     macs: int = 0
     best_weights: dict[str, Tensor] = field(default_factory=dict)  # of the best epoch so far, if the task asks for its results
     final_results: FinalResults = field(default_factory=FinalResults)
+    unequal_ranks: Sequence[int] = ()  # those whose weights at the end are not the ones of rank 0
 
     @property
     def phase(self) -> Phase:

@@ -63,6 +63,7 @@ class Experiment:
     channels_last: Any = MISSING  # auto, true or false
     compile: bool = MISSING
     deterministic: bool = MISSING
+    tf32: bool = MISSING
     clip_norm: float | None = MISSING
     untimed_steps: int = MISSING
 
@@ -106,6 +107,9 @@ class Settings(Paths, Runtime, References, Experiment):
     """All settings of pufferfish-run. Hydra refuses a setting in conf/ that is not declared here, and values of a wrong type."""
 
 
+# settings that are left out of the identity at the value at which they change nothing: records made before them stay valid
+NOTHING = object()
+NO_CHANGE = {"tf32": False}
 INSIDE = tuple(each.name for each in dataclasses.fields(Experiment))
 TYPES = {each.name: getattr(each.type, "__name__", str(each.type)) for each in dataclasses.fields(Settings)}
 LAYOUTS: dict[str, Layout] = {each.name: each.metadata["layout"] for each in dataclasses.fields(Settings) if each.metadata}
@@ -130,7 +134,8 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
             continue
         node, outside = config[key], LAYOUTS[key].outside if key in LAYOUTS else ()
         own = {name: plain(node[name]) for name in node if name not in outside} if isinstance(node, DictConfig) else plain(node)
-        settings[key] = own
+        if NO_CHANGE.get(key, NOTHING) != own:
+            settings[key] = own
     return settings
 
 
