@@ -13,7 +13,6 @@ import torch
 
 from pufferfish_bench.cli.run import run as pufferfish_run
 from tests.support.commands import Command
-from tests.support.meta import meta_device  # noqa: F401  (a fixture)
 from tests.support.parsers import remember_parsed_text
 
 # No deadline: the machine may be busy. The same examples in every run, so that a failure can be reproduced.

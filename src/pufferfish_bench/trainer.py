@@ -246,8 +246,8 @@ class Trainer:
 
     def mean_loss(self, run: Run) -> float:
         """The mean training loss of this epoch over all ranks."""
-        like = {"dtype": torch.float64, "device": run.world.device}
-        sums = torch.stack([torch.as_tensor(value, **like) for value in (run.tally.loss_sum, run.tally.count)])
+        totals = (torch.as_tensor(value) for value in (run.tally.loss_sum, run.tally.count))
+        sums = torch.stack([total.to(run.world.device, torch.float64) for total in totals])
         run.world.allreduce(sums)
         loss, count = run.world.on_host(sums).tolist()
         return loss / count if count else math.nan

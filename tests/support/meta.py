@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from pufferfish_bench.config import parts as assembly
 from pufferfish_bench.config.build import composed
-from pufferfish_bench.core import FinalResults, Reducer, Run
+from pufferfish_bench.core import FinalResults, Run
 from pufferfish_bench.distributed.simulated import SimulatedWorld
 from pufferfish_bench.methods.lth import PruneAndRewind
 from pufferfish_bench.reducers import ddp
@@ -36,7 +36,12 @@ from tests.support.reducers import reducer_named
 
 META = torch.device("meta")
 READ = 100.0  # every number that is read between steps: a mean is 1, and the loss of all steps is finite
-RECIPES = ("resnet18_distributed", "resnet50_eb", "transformer_paper_text", "transformer_tuned")  # other settings for the same net
+RECIPES = (
+    "resnet18_distributed",
+    "resnet50_eb",
+    "transformer_paper_text",
+    "transformer_tuned",
+)  # for the same nets
 NEED_VALUES = ("eb_train", "lth")  # their surgery sorts weights: rank 0 does it with values, and this process is the other rank
 SMALL = {  # by kind of input: overrides that leave three batches in an epoch
     "images": ("dataset.train_images=12", "dataset.test_images=4"),
@@ -177,8 +182,8 @@ def summed(tensor: Tensor, *_: Any, async_op: bool = False, **__: Any) -> Any:
 def meta_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What lets steps run on the meta device; none of it is inside a step.
 
-    What a method measures at the start of a phase or after an epoch reads values. DDP compares the shapes of the parameters of all
-    ranks, by value, when it is built. torch's optimizers know their fused kernels for the meta device, but do not say so.
+    What a method measures at the start of a phase or after an epoch reads values. DDP compares the shapes of all parameters
+    between ranks, by value, when it is built. torch's optimizers know their fused kernels for the meta device, but do not say so.
     """
     monkeypatch.setattr(WarmupMonitor, "start", lambda *_: None)
     monkeypatch.setattr(ddp, "DistributedDataParallel", partial(DistributedDataParallel, init_sync=False))

@@ -35,10 +35,9 @@ def runs(capability: Capability, built_for: Sequence[str]) -> bool:
 def advice(name: str, capability: Capability, version: str, built_for: Sequence[str]) -> str:
     """What to say about a GPU that this build has no code for."""
     major, minor = capability
-    old = "its wheels for CUDA 12.6 are the last ones with code for it: install torch from there" if capability < BEFORE_TURING else (
-        "install a build for a newer CUDA version"
-    )  # fmt: skip
+    old = capability < BEFORE_TURING
+    other = "only the build of torch for CUDA 12.6 has: install that" if old else "install the build for a newer CUDA version"
     return (
-        f"torch {version} has no code for {name} (sm_{major}{minor}), only for {', '.join(built_for) or 'no GPU'}; {old} "
+        f"torch {version} has no code for {name} (sm_{major}{minor}), only for {', '.join(built_for) or 'no GPU'}; {other} "
         "(docs/troubleshooting.md), or use device=cpu"
     )

@@ -28,15 +28,16 @@ LIMIT = "ONEDNN_MAX_CPU_ISA"
 def allow_tf32(allowed: bool) -> None:
     """Whether matrix products, convolutions and recurrent layers in float32 may be computed in TF32 on CUDA.
 
-    torch has two sets of switches. The newer one decides; torch.compile and others still read the older one, which raises an error
-    if it disagrees. So both are set, the older one first, because it changes the newer one.
+    torch has two sets of switches. The newer one decides; torch.compile and others still read the older one, which raises an
+    error if it disagrees. So both are set, the older one first, because it changes the newer one.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the older switches are deprecated
         torch.backends.cuda.matmul.allow_tf32 = allowed
         torch.backends.cudnn.allow_tf32 = allowed
     precision = "tf32" if allowed else "ieee"
-    for switch in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]  # torch's stub lacks conv and rnn
+    for switch in switches:
         switch.fp32_precision = precision
 
 
