@@ -126,8 +126,8 @@ class Reducer:
         return []
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Average BatchNorm buffers over ranks before evaluation."""
-        self.world.average(buffer for buffer in model.buffers() if buffer.is_floating_point())
+        """Before evaluation: average the running statistics of BatchNorm over ranks."""
+        self.world.sync_buffers(model)
 
     def state_dict(self) -> dict[str, Any]:
         """State of this rank that a checkpoint must contain, for example error feedback."""
@@ -242,6 +242,7 @@ class Run:
     macs: int = 0
     best_weights: dict[str, Tensor] = field(default_factory=dict)  # of the best epoch so far, if the task asks for its results
     final_results: FinalResults = field(default_factory=FinalResults)
+    unequal_ranks: Sequence[int] = ()  # those whose weights at the end are not the ones of rank 0
 
     @property
     def phase(self) -> Phase:

@@ -91,7 +91,7 @@ class Trainer:
                 if len(run.operations) == index:  # else the run resumes inside this phase
                     self.start_phase(run)
                 self.train_phase(run)
-            surgery.require_equal_weights(run, "at the end of training")
+            surgery.note_unequal_weights(run)
             with torch.no_grad(), self.precision.autocast():
                 run.final_results = best_model.final_results(run)
             self.notify("run_ended", run)
@@ -247,9 +247,11 @@ class Trainer:
 
     def mean_loss(self, run: Run) -> float:
         """The mean training loss of this epoch over all ranks."""
-        sums = torch.tensor([run.tally.loss_sum, run.tally.count], dtype=torch.float64, device=run.world.device)
+        totals = (torch.as_tensor(value) for value in (run.tally.loss_sum, run.tally.count))
+        sums = torch.stack([total.to(run.world.device, torch.float64) for total in totals])
         run.world.allreduce(sums)
-        return float(sums[0] / sums[1])
+        loss, count = run.world.on_host(sums).tolist()
+        return loss / count if count else math.nan
 
     def should_stop(self, run: Run, steps: int) -> bool:
         """Whether all ranks stop after this step. Ranks ask at the same steps, between which each has waited for all others."""
@@ -277,7 +279,7 @@ class Trainer:
         torch.manual_seed(int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") >> 1)
 
     def check_loss(self, run: Run) -> None:
-        bad = run.tally.first_bad_step()
+        bad = run.tally.first_bad_step(run.world)
         if bad is not None:
             self.raise_diverged(run, step=bad)
 

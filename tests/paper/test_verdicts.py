@@ -47,11 +47,15 @@ def test_lower_is_better_where_it_is():
     assert judge(SECONDS, [20.0, 20.0], (13.5, 0.02)) == verdicts.WORSE
 
 
+@pytest.mark.parametrize("machines", [("Tesla V100-SXM2-16GB",), ("NVIDIA A100",), ("a processor", "V100")])
+def test_a_time_of_any_machine_is_compared(machines: tuple[str, ...]):
+    assert judge(SECONDS, [10.0], (13.5, 0.02), machines=machines) == verdicts.BETTER
+
+
 def test_what_cannot_be_compared_gets_no_better_and_no_worse():
-    assert judge(SECONDS, [10.0], (9.0, 0.1), machines=()) == verdicts.OTHER_MACHINE  # unknown machine
+    assert judge(SECONDS, [10.0], (9.0, 0.1), machines=()) == verdicts.UNKNOWN_MACHINE
     assert judge(ACCURACY, [10.0], (90.0, 0.1), profile="cpu") == verdicts.OTHER_PROFILE
-    assert judge(SECONDS, [10.0], (13.5, 0.02), machines=("a processor",)) == verdicts.OTHER_MACHINE
-    assert judge(SECONDS, [10.0], (13.5, 0.02), machines=("a processor", "V100")) == verdicts.OTHER_MACHINE
+    assert judge(SECONDS, [10.0], (13.5, 0.02), machines=("a processor",), profile="cpu") == verdicts.OTHER_PROFILE
     assert judge(SECONDS, [10.0], (13.5, 0.02), machines=("V100",), profile="cpu") == verdicts.OTHER_PROFILE
     assert judge(ACCURACY, [90.0], (90.0, None)) == verdicts.NO_SPREAD
     assert judge(ACCURACY, [], (90.0, 0.1)) == verdicts.NOT_RUN

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pufferfish_bench.training import stopwatch
 from pufferfish_bench.training.stopwatch import FIRST_STEPS, OTHER, Stopwatch
 
 CPU = torch.device("cpu")
@@ -78,3 +79,88 @@ def test_intervals_of_a_section_can_be_reassigned_and_the_sections_still_add_up(
         watch.reassign("communicate", [(first, second), (third, None)])  # the section ended at 5
     seconds, _ = watch.take()
     assert seconds == {"backward": 2.0, "communicate": 2.0, "other": 2.0}
+
+
+class Device:
+    """A GPU with a clock of ours: an operation takes time on the device, and none on the host, which runs ahead."""
+
+    def __init__(self) -> None:
+        self.time = 0.0  # milliseconds, when all operations enqueued so far are done
+        self.reached = 0.0  # how far the host has waited for the device
+
+    def event(self, *, enable_timing: bool) -> "Event":
+        assert enable_timing
+        return Event(self)
+
+    def run(self, milliseconds: float) -> None:
+        self.time += milliseconds
+
+
+class Event:
+    """As torch.cuda.Event: its time can be read only when the host has waited for it."""
+
+    def __init__(self, device: Device):
+        self.device = device
+
+    def record(self) -> None:
+        self.at = self.device.time
+
+    def synchronize(self) -> None:
+        self.device.reached = max(self.device.reached, self.at)
+
+    def elapsed_time(self, end: "Event") -> float:
+        assert end.at <= self.device.reached, "the device has not reached this event"
+        return end.at - self.at
+
+
+def on_gpu(device: Device, untimed_steps: int = 0) -> Stopwatch:
+    return Stopwatch(device=torch.device("cuda"), untimed_steps=untimed_steps, event=device.event)
+
+
+TIMES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50)), max_size=4)
+
+
+@given(st.lists(TIMES, max_size=6), st.integers(0, 3))
+def test_on_a_gpu_sections_take_the_time_of_the_device_and_add_up_to_the_steps(steps: list, untimed: int):
+    device = Device()
+    watch = on_gpu(device, untimed)
+    watch.phase_started()
+    for sections in steps:
+        with watch.step():
+            device.run(3)
+            for section, milliseconds in sections:
+                with watch(section):
+                    device.run(milliseconds)
+    assert device.reached == 0  # no step waited for the device
+    seconds, timed = watch.take()
+    assert timed == max(0, len(steps) - untimed)
+    assert sum(seconds.values()) == pytest.approx(device.time / 1000)
+    assert seconds.get(OTHER, 0.0) == pytest.approx(0.003 * timed)
+    for section in "abc":
+        assert seconds.get(section, 0.0) == pytest.approx(
+            sum(t for step in steps[untimed:] for s, t in step if s == section) / 1000
+        )
+
+
+def test_on_a_gpu_marks_are_folded_before_they_become_too_many(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stopwatch, "FOLD_AT", 10)
+    device = Device()
+    watch, most = on_gpu(device), 0
+    for _ in range(30):
+        with watch.step(), watch("a"):
+            device.run(1)
+        most = max(most, len(watch.marks))
+    assert most <= 10
+    assert watch.take() == ({"a": pytest.approx(0.03), OTHER: pytest.approx(0.0)}, 30)
+
+
+def test_on_a_gpu_intervals_are_reassigned_by_the_time_of_the_device():
+    device = Device()
+    watch = on_gpu(device)
+    with watch.step():
+        with watch("backward"):
+            device.run(5)
+            before = watch.mark()
+            device.run(7)
+        watch.reassign("communicate", [(before, None)])
+    assert watch.take()[0] == {"backward": pytest.approx(0.005), "communicate": pytest.approx(0.007), OTHER: pytest.approx(0.0)}

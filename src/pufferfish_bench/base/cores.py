@@ -16,6 +16,11 @@ def environment(workers: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, cores() // workers)), **os.environ}
 
 
+def per_worker() -> int:
+    """The cores that each worker on this machine has, at least one."""
+    return max(1, cores() // workers())
+
+
 def workers() -> int:
     """Processes of this run on this machine: torchrun counts those of a host, and a lab has all its hosts on one machine."""
     lab = json.loads(os.environ.get(LAB, "{}"))

@@ -16,6 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pufferfish_bench.base import cores
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import (
     batches,
@@ -72,6 +73,7 @@ OmegaConf.register_new_resolver("name_suffix", name_suffix, replace=True)
 OmegaConf.register_new_resolver("label_of", label_of, replace=True)
 for counter in own_data.COUNTERS:
     OmegaConf.register_new_resolver(counter.__name__, counter, replace=True)
+OmegaConf.register_new_resolver("cores_per_worker", cores.per_worker, replace=True)
 OmegaConf.register_new_resolver("nowhere", lambda: nowhere().name, replace=True)
 OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
 

@@ -1,6 +1,7 @@
 """The parts of a run: build them from a config, check them, and assemble a trainer. Imports torch."""
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +24,16 @@ from pufferfish_bench.core import Method, Observer, Reducer, Task
 from pufferfish_bench.distributed import network
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.lowrank import counting
-from pufferfish_bench.records.environment import environment
+from pufferfish_bench.records.environment import environment, tf32_in_use
 from pufferfish_bench.trackers.tracker import Tracker
 from pufferfish_bench.trainer import Trainer
 from pufferfish_bench.training import memory_format
 from pufferfish_bench.training.checkpoints import Checkpoints
 from pufferfish_bench.training.memory import keep_freed_memory
+from pufferfish_bench.training.precision import allow_tf32
 from pufferfish_bench.training.schedules import times
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,9 @@ def resolved_layers(config: DictConfig, model: nn.Module) -> Mapping[str, Any] |
 def set_up_torch(config: DictConfig, world: World) -> None:
     if world.device.type == "cpu":
         keep_freed_memory()
+    allow_tf32(config.tf32)
+    if config.tf32 and not tf32_in_use(world.device) and world.rank == 0:
+        log.warning("tf32=true has no effect here: only NVIDIA GPUs from compute capability 8.0 on have TF32")
     torch.backends.cudnn.deterministic = config.deterministic
     torch.backends.cudnn.benchmark = not config.deterministic
 

@@ -66,6 +66,7 @@ class Experiment:
     channels_last: Any = MISSING  # auto, true or false
     compile: bool = MISSING
     deterministic: bool = MISSING
+    tf32: bool = MISSING
     clip_norm: float | None = MISSING
     untimed_steps: int = MISSING
 
@@ -112,7 +113,7 @@ class Settings(Paths, Runtime, References, Experiment):
 
 # settings that are left out of the identity at the value at which they change nothing: records made before them stay valid
 NOTHING = object()
-NO_CHANGE = {"accumulate": 1, "schedule.scaled_by": 1}
+NO_CHANGE = {"accumulate": 1, "schedule.scaled_by": 1, "tf32": False}
 INSIDE = tuple(each.name for each in dataclasses.fields(Experiment))
 SEVERAL = ("tracker",)  # groups of which several files can be chosen at once
 TYPES = {each.name: getattr(each.type, "__name__", str(each.type)) for each in dataclasses.fields(Settings)}

@@ -1,6 +1,7 @@
 """Runs a phase's surgery: rank 0 operates, or all ranks together, and all ranks end up with the same weights."""
 
 import hashlib
+import logging
 import time
 from typing import Any
 
@@ -9,6 +10,10 @@ from torch import Tensor, nn
 
 from pufferfish_bench.base.errors import Damaged, InputError
 from pufferfish_bench.core import Operation, Phase, Run
+from pufferfish_bench.distributed.world import World
+from pufferfish_bench.records.files import with_other_weights
+
+log = logging.getLogger(__name__)
 
 
 def operate(run: Run) -> dict[str, dict[str, Any]]:
@@ -24,7 +29,7 @@ def operate(run: Run) -> dict[str, dict[str, Any]]:
     world.synchronise()
     start = time.perf_counter()
     collective = phase.surgery.collective
-    own = on_cpu(phase.surgery.operate(run)) if collective or world.rank == 0 else None
+    own = on_host(world, phase.surgery.operate(run)) if collective or world.rank == 0 else None
     operation: Operation = world.broadcast_object(own)
     if own is None:
         phase.surgery.replay(run.model, operation.details)
@@ -38,10 +43,10 @@ def operate(run: Run) -> dict[str, dict[str, Any]]:
     return operation.optimizer_state
 
 
-def on_cpu(operation: Operation) -> Operation:
+def on_host(world: World, operation: Operation) -> Operation:
     """The same operation with its tensors on the CPU, to be sent to ranks with other devices."""
     state = {
-        name: {key: value.cpu() if isinstance(value, Tensor) else value for key, value in values.items()}
+        name: {key: world.on_host(value) if isinstance(value, Tensor) else value for key, value in values.items()}
         for name, values in operation.optimizer_state.items()
     }
     return Operation(operation.details, state)
@@ -85,16 +90,38 @@ def replay_phase(phase: Phase, model: nn.Module, details: Any) -> None:
 
 def require_equal_weights(run: Run, moment: str) -> str:
     """The hash of the weights; an InputError if it is not the same on all ranks."""
-    hashes: list[str] = run.world.gather(fingerprint(run.model))
-    others = [rank for rank, weights in enumerate(hashes) if weights != hashes[0]]
+    weights, others = compare_weights(run)
     if others:
         raise InputError(f"the weights of rank {', '.join(map(str, others))} are not those of rank 0 {moment}")
-    return hashes[0]
+    return weights
+
+
+def compare_weights(run: Run) -> tuple[str, list[int]]:
+    """The hash of the weights of rank 0, and the ranks with other weights."""
+    hashes: list[str] = run.world.gather(fingerprint(run.model))
+    return hashes[0], [rank for rank, weights in enumerate(hashes) if weights != hashes[0]]
+
+
+def note_unequal_weights(run: Run) -> None:
+    """Keep in the run which ranks ended with other weights than rank 0, and warn of them.
+
+    No error, which would throw away the finished run: GPUs of different kinds round differently.
+    """
+    _, run.unequal_ranks = compare_weights(run)
+    if run.unequal_ranks and run.world.rank == 0:
+        log.warning(with_other_weights(run.unequal_ranks))
 
 
 def fingerprint(model: nn.Module) -> str:
     """A hash of all tensors of a model: equal on all ranks, equal after a resume."""
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(contents(tensor.detach()))
     return digest.hexdigest()[:16]
+
+
+def contents(tensor: Tensor) -> Any:
+    """The bytes of a tensor; of one on the meta device, which has none, its type and shape."""
+    if tensor.is_meta:
+        return f"{tensor.dtype} {tuple(tensor.shape)}".encode()
+    return tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy()

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.distributed import rendezvous
+from pufferfish_bench.distributed import gpu_builds, rendezvous
 from pufferfish_bench.distributed.heartbeat import Heartbeat
 
 ENDED = "pufferfish/end"  # key in the store, followed by the number of the run: the call of `all_stop` at which all ranks stop
@@ -49,7 +49,19 @@ class World:
         """A copy of a CPU tensor on the device, for which the host does not wait; on a CPU the tensor itself."""
         if self.device.type == "cpu":
             return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        # the copy from pageable memory would make the host wait; only CUDA has pinned memory
+        return (tensor.pin_memory() if self.device.type == "cuda" else tensor).to(self.device, non_blocking=True)
+
+    def on_host(self, tensor: Tensor) -> Tensor:
+        """A copy of a tensor on the CPU, for which the host waits; on a CPU the tensor itself. Not for use inside a step.
+
+        Whatever the loop and the tasks read of the device between steps, they read through this.
+        """
+        return tensor.detach().cpu()
+
+    def generator(self, seed: int) -> torch.Generator:
+        """A generator of random numbers on the device."""
+        return torch.Generator(self.device).manual_seed(seed)
 
     def allreduce(self, tensor: Tensor) -> None:
         """Replace `tensor` by its sum over all ranks."""
@@ -88,6 +100,18 @@ class World:
         flat /= self.size
         for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(mean.view_as(tensor))
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Average running statistics over ranks, and copy all other buffers from rank 0: constants keep their bits."""
+        statistics, others = [], []
+        for module in model.modules():
+            kept = [buffer for _, buffer in module.named_buffers(recurse=False)]
+            if getattr(module, "track_running_stats", False):
+                statistics += [buffer for buffer in kept if buffer.is_floating_point()]
+            else:
+                others += kept
+        self.average(statistics)
+        self.broadcast(others)
 
     @property
     def first_here(self) -> bool:
@@ -164,6 +188,8 @@ def join(device: str, *, timeout: float, warn_after: float) -> World:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if "WORLD_SIZE" not in os.environ:
+        if device == "cuda":
+            gpu_builds.check(torch.device(device))
         return single_process(device)
     needed = ("RANK", "MASTER_ADDR", "MASTER_PORT", *(["LOCAL_RANK"] if device == "cuda" else []))
     missing = [name for name in needed if name not in os.environ]
@@ -180,6 +206,7 @@ def join(device: str, *, timeout: float, warn_after: float) -> World:
                 f"use --nproc-per-node {torch.cuda.device_count()} or less"
             )
         here = torch.device("cuda", local)
+        gpu_builds.check(here)
         torch.cuda.set_device(here)
     if not dist.is_initialized():  # the runs of a sweep share one process group
         store, rank, size = rendezvous.meet(timeout)

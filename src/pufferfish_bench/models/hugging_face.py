@@ -1,8 +1,10 @@
 """Language models of Hugging Face's transformers, built from a config without a download, for the text task."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -12,6 +14,7 @@ from pufferfish_bench.base.extras import missing_package
 from pufferfish_bench.base.ranges import Count, Share
 from pufferfish_bench.models.masking import Masking
 
+FIND_PACKED = "find_packed_sequence_indices"  # of transformers.masking_utils
 # no number of ours is a special word: with BERT's default, word 0 would be padding, whose embedding is never trained
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id")
 
@@ -30,12 +33,33 @@ class LanguageModel(nn.Module):
         If `following` holds the words to predict, returns the cross-entropy of each (time * batch) instead of the logits;
         where it is negative there is nothing to predict, and the loss is 0.
         """
-        logits = self.net(input_ids=words.t()).logits.transpose(0, 1)
+        with never_packed():
+            logits = self.net(input_ids=words.t()).logits.transpose(0, 1)
         if following is None:
             return logits, ()
         targets = following.flatten()
         losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.clamp(min=-1), reduction="none", ignore_index=-1)
         return losses, ()
+
+
+@contextmanager
+def never_packed() -> Iterator[None]:
+    """Tell transformers that no row has several texts, as is true here.
+
+    It would find that out from the values of the positions, for which the host waits at every step on a GPU. torch.compile
+    traces no such question.
+    """
+    from transformers import masking_utils
+
+    asked = getattr(masking_utils, FIND_PACKED, None)
+    if asked is None or torch.compiler.is_compiling():
+        yield
+        return
+    setattr(masking_utils, FIND_PACKED, lambda position_ids: None)
+    try:
+        yield
+    finally:
+        setattr(masking_utils, FIND_PACKED, asked)
 
 
 def decoder(

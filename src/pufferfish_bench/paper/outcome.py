@@ -38,6 +38,13 @@ class Figure:
     paper: PaperNumber | None
     ours: Sample | None
     verdict: str
+    machines: Sequence[str] = ()  # that our values were measured on
+
+    @property
+    def full_verdict(self) -> str:
+        """The verdict; on a time, with the machines that it was measured on: the paper's has V100 GPUs."""
+        named = self.quantity.is_time and self.machines and self.verdict in verdicts.COMPARED
+        return f"{self.verdict} on {' and '.join(map(printable, self.machines))}" if named else self.verdict
 
     @property
     def difference(self) -> float | None:
@@ -132,7 +139,7 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
             verdict = cell.verdict(quantity(name), ours, paper, profile=table.profile, machines=used)
             if ours and beside_others(found[cell.name], quantity(name)):
                 verdict = verdicts.BESIDE_OTHERS
-            figures.append(Figure(cell, name, quantity(name), paper, ours, verdict))
+            figures.append(Figure(cell, name, quantity(name), paper, ours, verdict, sorted(used)))
     findings = {name: gates.findings(found) for name, gates in table.gates.items()}
     claims = []
     for relation in table.relations:

@@ -13,7 +13,6 @@ from pufferfish_bench.paper.statistics import LEVEL, Differences, Plan
 
 SIGMAS = 2.0
 ORDER = 10.0  # an order of growth O(...) is reproduced within this factor: the paper's own counts have constants up to 12
-PAPERS_MACHINE = "V100"
 
 # numbers
 WITHIN, BETTER, WORSE = "reproduced (within 2 sigma)", "reproduced (better)", "not reproduced (worse)"
@@ -26,10 +25,11 @@ HOLDS, OPPOSITE, ALIKE = "reproduced", "not reproduced", "no significant differe
 NOT_RUN, ONE_SEED, NO_SPREAD = "not tested (not run)", "not tested (one seed)", "not tested (no spread)"
 NOT_PAIRED = "not tested (no seed in common)"
 BESIDE_OTHERS = "not tested (measured beside other processes)"
-OTHER_PROFILE, OTHER_MACHINE = "not comparable (another profile)", "not comparable (another machine)"
+OTHER_PROFILE, UNKNOWN_MACHINE = "not comparable (another profile)", "not comparable (unknown machine)"
 TWO_MACHINES, OTHER_DATA = "not comparable (different machines or threads)", "not comparable (different data)"
 CROWDED = "not comparable (more workers than cores)"
-INCOMPARABLE = (OTHER_PROFILE, OTHER_MACHINE, BESIDE_OTHERS)
+INCOMPARABLE = (OTHER_PROFILE, UNKNOWN_MACHINE, BESIDE_OTHERS)
+COMPARED = (WITHIN, BETTER, WORSE)
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,18 @@ class Sample:
 def of_figure(
     quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]
 ) -> str:
-    """The verdict on a measured number. Sigma is that of a single run, the paper's spread and ours combined."""
+    """The verdict on a measured number. Sigma is that of a single run, the paper's spread and ours combined.
+
+    A time is compared on any machine, which the report names beside the verdict.
+    """
     if ours is None:
         return NOT_RUN
     if paper is None:
         return NO_NUMBER
-    if quantity.is_time and not (machines and all(PAPERS_MACHINE in machine for machine in machines)):
-        return OTHER_MACHINE
     if profile != "paper":
         return OTHER_PROFILE
+    if quantity.is_time and not machines:
+        return UNKNOWN_MACHINE
     if paper.deviation is None and ours.deviation is None:
         return NO_SPREAD
     sigma = math.hypot(paper.deviation or 0.0, ours.deviation or 0.0)

@@ -26,9 +26,21 @@ def environment(device: torch.device) -> dict[str, Any]:
             "cores": cores.cores(),
             "workers": cores.workers(),
             "threads": torch.get_num_threads(),
+            "tf32": tf32_in_use(device),
             "onednn_limit": os.environ.get("ONEDNN_MAX_CPU_ISA"),
         },
     }
+
+
+def tf32_in_use(device: torch.device) -> bool:
+    """Whether float32 products on this device are computed in TF32, which older GPUs do not have."""
+    allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return device.type == "cuda" and allowed and has_tf32(torch.cuda.get_device_capability(device))
+
+
+def has_tf32(capability: tuple[int, int]) -> bool:
+    """Whether a GPU of this compute capability has TF32: from Ampere on."""
+    return capability >= (8, 0)
 
 
 def code_version() -> dict[str, Any]:

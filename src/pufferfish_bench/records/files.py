@@ -85,6 +85,15 @@ def frozen(figures: Mapping[str, Any]) -> str:
     return f"{trained:,} trained" if trained != figures["parameters"] else ""
 
 
+def with_other_weights(ranks: Sequence[int]) -> str:
+    """A message about ranks that ended with other weights than rank 0."""
+    names = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    return (
+        f"at the end, {names} had other weights than rank 0, whose results these are: machines or GPUs of different kinds "
+        "round differently"
+    )
+
+
 def without_rows(missing: Sequence[int]) -> str:
     """The end of a message about a record that lacks the rows of some epochs."""
     shown = ", ".join(str(epoch + 1) for epoch in missing[:5]) + ", ..." * (len(missing) > 5)

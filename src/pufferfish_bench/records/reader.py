@@ -78,7 +78,7 @@ CONDITIONS: dict[str, Check] = {  # of a run, or of a part of it after a resume
     "commit": or_none(is_text),
     "dirty": or_none(is_flag),
     "versions": is_object,
-    "hardware": fields(device=is_text, kind=is_text, cores=is_count, threads=is_count, workers=is_count),
+    "hardware": fields(device=is_text, kind=is_text, cores=is_count, threads=is_count, workers=is_count, tf32=is_flag),
     "data": is_object,
     "world_size": is_count,
     "network": or_none(fields(hosts=is_count, cap_bits_per_second=is_amount, allreduce=LINK, allgather=LINK)),
@@ -95,6 +95,7 @@ KINDS: dict[str, Check] = {
     "resumed": lambda value: isinstance(value, list) and each(fields(**CONDITIONS))(value),
     "machine_load": lambda value: isinstance(value, list)
     and each(fields(load_before=is_amount, load_after=is_amount, other_busy_cores=is_amount))(value),
+    "unequal_ranks": lambda value: isinstance(value, list) and each(is_count)(value),
     "incomplete": lambda value: isinstance(value, list) and each(is_epoch)(value),
     "operations": lambda value: isinstance(value, list)
     and each(

@@ -41,6 +41,11 @@ class Record:
         return reader.missing_epochs(self.run, list(self.rows))
 
     @property
+    def unequal_ranks(self) -> list[int]:
+        """The ranks that ended with other weights than rank 0, whose results the record holds."""
+        return self.run.get("unequal_ranks", [])
+
+    @property
     def metric(self) -> str:
         """The name of the task's main metric."""
         if "summary" in self.run:

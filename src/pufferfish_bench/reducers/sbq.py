@@ -20,7 +20,7 @@ class StochasticBinary(AllGatherReducer):
 
     def attach(self, model: nn.Module) -> nn.Module:
         module = super().attach(model)
-        self.random = torch.Generator(self.world.device).manual_seed(self.seed * self.world.size + self.world.rank)
+        self.random = self.world.generator(self.seed * self.world.size + self.world.rank)
         return module
 
     def encode(self) -> Tensor:

@@ -104,6 +104,7 @@ def table_cell(column: str, cell: Cell, kind: str = "") -> str:
 
 def colour(text: str) -> str:
     """The colour class of a verdict; one over bandwidth has a colour if it is the same at all rates."""
+    text = text.partition(") on ")[0] + ")" * (") on " in text)  # the machine of a time
     kinds = {COLOURS.get(part) or COLOURS.get(part.partition(" (")[0], "") for part in text.split("); ")}
     return kinds.pop() if len(kinds) == 1 else ""
 

@@ -73,7 +73,7 @@ def figure_cells(figure: Figure) -> list[Cell | str]:
         Cell(spread(show, ours.mean, ours.deviation), ours.mean) if ours else EMPTY,
         output.number(len(ours.values) if ours and figure.cell.has_seeds else None, str),
         Cell("0", 0.0) if figure.verdict == verdicts.EQUAL else output.number(figure.difference, partial(signed, show)),
-        figure.verdict,
+        figure.full_verdict,
     ]
 
 
@@ -166,7 +166,8 @@ def rows(found: Outcome) -> list[dict[str, Any]]:
             "table": found.table.name, "profile": found.table.profile, "cell": figure.cell.name, "quantity": figure.name,
             "paper": figure.paper and figure.paper.mean, "paper_deviation": figure.paper and figure.paper.deviation,
             "ours": figure.ours and figure.ours.mean, "ours_deviation": figure.ours and figure.ours.deviation,
-            "seeds": len(figure.ours.values) if figure.ours else 0, "difference": figure.difference, "verdict": figure.verdict,
+            "seeds": len(figure.ours.values) if figure.ours else 0, "difference": figure.difference,
+            "verdict": figure.full_verdict,
         }
         for figure in found.figures
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pufferfish_bench.base.printable import printable
-from pufferfish_bench.records.files import frozen, without_rows
+from pufferfish_bench.records.files import frozen, with_other_weights, without_rows
 from pufferfish_bench.records.record import Record, other_figures
 
 BAR = 40  # characters of the longest bar
@@ -18,11 +18,12 @@ def closing(record: Record) -> str:
     left = f" ({remarks})" if remarks else ""
     further = "".join(f"{printable(name)} {value:.2f}, " for name, value in other_figures(summary, metric).items())
     missing = record.missing_epochs
+    unequal = with_other_weights(record.unequal_ranks) + "\n" if record.unequal_ranks else ""
     return (
         f"finished: {printable(metric)} {summary[metric]:.2f} (best {summary[f'best_{metric}']:.2f} in epoch "
         f"{summary['best_epoch'] + 1}), {further}{summary['parameters']:,} parameters{left}, {summary['macs']:,} MACs, "
         f"{summary['seconds_per_epoch']:.1f} s per epoch, {summary['seconds']:.0f} s of training\n"
-        f"{bars(summary)}{without_rows(missing) + chr(10) if missing else ''}files:    {printable(str(record.folder))}"
+        f"{bars(summary)}{without_rows(missing) + chr(10) if missing else ''}{unequal}files:    {printable(str(record.folder))}"
     )
 
 

@@ -14,7 +14,7 @@ def keep_if_best(run: Run) -> None:
     if not run.task.results_of_best or run.phase_index < len(run.plan) - 1:
         return
     if is_best(run):
-        run.best_weights = {name: tensor.detach().cpu().clone() for name, tensor in run.model.state_dict().items()}
+        run.best_weights = {name: run.world.on_host(tensor).clone() for name, tensor in run.model.state_dict().items()}
 
 
 def final_results(run: Run) -> FinalResults:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -24,8 +25,24 @@ INSTRUCTION_SETS = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")  # limits for one
 LIMIT = "ONEDNN_MAX_CPU_ISA"
 
 
+def allow_tf32(allowed: bool) -> None:
+    """Whether matrix products, convolutions and recurrent layers in float32 may be computed in TF32 on CUDA.
+
+    torch has two sets of switches. The newer one decides; torch.compile and others still read the older one, which raises an
+    error if it disagrees. So both are set, the older one first, because it changes the newer one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the older switches are deprecated
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.backends.cudnn.allow_tf32 = allowed
+    precision = "tf32" if allowed else "ieee"
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]  # torch's stub lacks conv and rnn
+    for switch in switches:
+        switch.fp32_precision = precision
+
+
 class FullPrecision:
-    """float32 throughout."""
+    """float32 throughout; with `tf32: true`, products in TF32 (see `allow_tf32`)."""
 
     scales = False  # whether the loss, and so the gradients that a reducer gets, are scaled
     remedy = ""  # what else to try when the loss is not finite

@@ -66,6 +66,8 @@ class Recorder(Observer):
         self.manifest["finished"] = files.now()
         summary = summarise(self.rows, metric=task.metric, higher_is_better=task.higher_is_better)
         self.manifest["summary"] = summary | run.final_results.figures
+        if run.unequal_ranks:
+            self.manifest["unequal_ranks"] = list(run.unequal_ranks)
         for name, text in run.final_results.files.items():
             files.replace_file(self.directory / name, text)
         self.write(run)

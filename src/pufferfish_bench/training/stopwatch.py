@@ -16,9 +16,13 @@ FOLD_AT = 4096  # CUDA events that are kept before they are converted to seconds
 class Stopwatch:
     """Seconds per section since the last `take`; the first steps of a phase are separate."""
 
-    def __init__(self, *, device: torch.device, untimed_steps: int, clock: Callable[[], float] = time.perf_counter):
+    def __init__(
+        self, *, device: torch.device, untimed_steps: int, clock: Callable[[], float] = time.perf_counter,
+        event: Callable[..., Any] = torch.cuda.Event,
+    ):  # fmt: skip
         self.cuda = device.type == "cuda"
         self.clock = clock
+        self.event = event
         self.untimed_steps = untimed_steps  # compiling, allocating and tuning kernels make these slower than the others
         self.steps_left = untimed_steps
         self.timed_steps = 0
@@ -84,7 +88,7 @@ class Stopwatch:
     def mark(self) -> Any:
         if not self.cuda:
             return self.clock()
-        event = torch.cuda.Event(enable_timing=True)
+        event = self.event(enable_timing=True)
         event.record()
         return event
 

@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from pufferfish_bench.core import Message
+from pufferfish_bench.distributed.world import World
 
 
 class Tally:
@@ -19,10 +20,9 @@ class Tally:
         self.messages: list[Message] = []  # of the last step
 
     def add(self, loss: Tensor, count: Tensor | int, messages: list[Message]) -> None:
-        loss_sum = self.loss_sum + loss.detach().double() * count
-        self.loss_sum = loss_sum
+        self.loss_sum = self.loss_sum + loss.detach().double() * count
         self.count = self.count + count
-        self.finite_steps = self.finite_steps + loss_sum.isfinite()
+        self.finite_steps = self.finite_steps + self.loss_sum.isfinite()
         self.steps += 1
         self.bytes_sent += sum(size for _, size in messages)
         self.messages = messages
@@ -30,9 +30,9 @@ class Tally:
     def mean_loss(self) -> float:
         return float(self.loss_sum) / float(self.count)
 
-    def first_bad_step(self) -> int | None:
+    def first_bad_step(self, world: World) -> int | None:
         """Index of the first step whose loss was not finite; None if all were."""
-        finite = int(self.finite_steps)
+        finite = self.finite_steps if isinstance(self.finite_steps, int) else int(world.on_host(self.finite_steps))
         return finite if finite < self.steps else None
 
     def state_dict(self) -> dict[str, Any]:

@@ -147,11 +147,11 @@ class ImageClassification(Task):
         """The accuracy on the training batches of this epoch, augmented as they were, each before the step that it led to."""
         sums = self.fitted.clone()
         self.world.allreduce(sums)
-        correct, images = sums.tolist()
+        correct, images = self.world.on_host(sums).tolist()
         return {"train_accuracy": 100 * correct / images} if images else {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"fitted": self.fitted.tolist()}
+        return {"fitted": self.world.on_host(self.fitted).tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.fitted.copy_(torch.tensor(state["fitted"], dtype=torch.float64))
@@ -168,7 +168,7 @@ class ImageClassification(Task):
                 for place, k in enumerate(self.top, start=3):
                     sums[place] += (logits.topk(k).indices == labels[:, None]).sum()
         self.world.allreduce(sums)
-        loss, count, *correct = sums.tolist()
+        loss, count, *correct = self.world.on_host(sums).tolist()
         accuracy, *others = (100 * number / count for number in correct)
         return {"test_loss": loss / count, "test_accuracy": accuracy} | {
             f"test_top{k}": share for k, share in zip(self.top, others, strict=True)

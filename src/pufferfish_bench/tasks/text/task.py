@@ -153,7 +153,8 @@ class LanguageModelling(Task):
             sums[0] += losses.detach().sum(dtype=torch.float64)
             sums[1] += (following >= 0).sum()
         self.world.allreduce(sums)
-        return float(sums[0] / sums[1])
+        total, number = self.world.on_host(sums).tolist()
+        return total / number if number else math.nan
 
     def state_dict(self) -> dict[str, Any]:
         return {"states": self.states}

@@ -1,6 +1,7 @@
 """Translation: batches of padded sentence pairs, perplexity after every epoch, BLEU of the final model."""
 
 import logging
+import math
 from collections.abc import Callable, Generator
 from typing import Annotated, Any
 
@@ -138,7 +139,8 @@ class Translation(Task):
             sums[0] += self.cross_entropy(model, batch, reduction="sum")
             sums[1] += self.count(batch)
         self.world.allreduce(sums)
-        return perplexity(float(sums[0] / sums[1]))
+        total, words = self.world.on_host(sums).tolist()
+        return perplexity(total / words if words else math.nan)
 
     def final_results(self, model: nn.Module) -> FinalResults:
         """BLEU on the validation and test set, and the translations themselves."""
