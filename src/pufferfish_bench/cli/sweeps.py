@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 from pufferfish_bench.base.console import RANK, complain
-from pufferfish_bench.cli.messages import explain
+from pufferfish_bench.base.explanations import explain
 
 # used if the first run failed before the ranks joined: its own values may be the error
 WAITING = {"timeout": 1800.0, "warn_after": 60.0}
