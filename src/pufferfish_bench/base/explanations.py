@@ -21,7 +21,7 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, OSError):
-        reason = DISK.get(error.errno) or (error.filename and error.strerror)  # an error with a file name is about that file
+        reason = DISK.get(error.errno or 0) or (error.filename and error.strerror)  # an error with a file name is about that file
         return reason and f"{reason}: {error.filename or error.strerror}"
     world = sys.modules.get("pufferfish_bench.distributed.world")  # not imported: there are no ranks
     if world and world.lost(error):

@@ -82,7 +82,7 @@ def reproduce(
     profile: str,
     seeds: int | None = None,
     cells: Sequence[str] = (),
-    options: Options = Options(),  # noqa: B008  (frozen)
+    options: Options = Options(),
 ) -> int:
     """Run the missing jobs of these tables and write the report; the exit code. `seeds` defaults to the paper's."""
     wanted = [tables.read(name, profile) for name in names]
@@ -168,7 +168,7 @@ def parser() -> argparse.ArgumentParser:
     add("--confirm", action="store_true", help="run the paper's settings without a GPU")
     add("--no-probe", action="store_true", help="do not estimate how long it will take")
     add("--jobs", type=int, metavar="N", help="runs at the same time (default: one per GPU; 1 without GPUs)")
-    add("--launcher", choices=LAUNCHERS, help="local: processes on this machine; slurm: jobs of a cluster; debug: in this process")
+    add("--launcher", choices=LAUNCHERS, help="local: on this machine; slurm: on a cluster; debug: in this process")
     add("--slurm", default="", metavar="WORDS", help="for slurm: 'partition=gpu account=me timeout_min=720'")
     add("--gpus-per-node", type=int, default=8, metavar="N", help="for slurm (default: %(default)s)")
     add("--no-wait", action="store_true", help="for slurm: end when all is submitted; the same command collects the records")

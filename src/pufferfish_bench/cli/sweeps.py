@@ -19,6 +19,7 @@ class Sweep:
 
     def __init__(self) -> None:
         self.failed: list[str] = []
+        self.process = os.getpid()
 
     @contextlib.contextmanager
     def attempt(self, overrides: Sequence[str], number: int, device: str) -> Iterator[None]:
@@ -32,6 +33,8 @@ class Sweep:
         except BrokenPipeError:
             raise
         except Exception as error:
+            if os.getpid() != self.process:  # of a launcher that starts processes: the sweep would not learn of the error
+                raise
             sentence = explain(error)
             if lost(error) or not on_all_ranks(number, device):
                 raise

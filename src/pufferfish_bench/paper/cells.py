@@ -91,6 +91,10 @@ class TrainRun(Cell):
         """The GPUs that a run needs."""
         return self.workers
 
+    def on(self, nodes: Nodes) -> "TrainRun":
+        """This cell, trained on several machines of a cluster."""
+        return replace(self, nodes=nodes)
+
     @property
     def global_batch(self) -> int | None:
         """The global batch of the recipe; None if it names none."""
@@ -102,7 +106,7 @@ class TrainRun(Cell):
         if batch is None or workers == self.workers:
             return self
         if batch % workers:
-            raise InputError(f"WORKERS={workers} cannot share the global batch of {batch} of {self.name}: use a divisor of {batch}")
+            raise InputError(f"WORKERS={workers}: {self.name} has a global batch of {batch}; use a divisor of it")
         hours = self.hours and self.hours * self.workers / workers
         return replace(self, workers=workers, hours=hours, overrides=(*self.overrides, f"batch_size={batch // workers}"))
 

@@ -44,7 +44,7 @@ class RunOnCluster:
     def __call__(self) -> bool:
         signal.signal(signal.SIGTERM, raise_stop)
         nodes = nodes_of_this_job()
-        job = replace(self.job, cell=replace(self.job.cell, nodes=nodes)) if nodes else self.job
+        job = replace(self.job, cell=self.job.cell.on(nodes)) if nodes else self.job
         try:
             if nodes and nodes.rank:
                 print_to(job.directory / f"output-node{nodes.rank}.log")

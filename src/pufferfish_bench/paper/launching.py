@@ -99,7 +99,8 @@ class Launcher(ABC):
     def __enter__(self) -> "Launcher":
         return self
 
-    def __exit__(self, *exception: object) -> None: ...
+    def __exit__(self, *exception: object) -> None:
+        return None
 
     @abstractmethod
     def start(self, work: Work, slots: tuple[str, ...], machine: Machine) -> Any:
@@ -118,6 +119,7 @@ class Launcher(ABC):
 
     def stop(self) -> None:
         """Make all runs stop with a checkpoint."""
+        return None
 
 
 class InThisProcess(Launcher):
@@ -228,7 +230,7 @@ def start_next(waiting: list[Work], running: dict, machine: Machine, launcher: L
 def kept(jobs: Sequence[Job]) -> bool:
     """Keep the records of jobs whose run is trained; whether that succeeded."""
     try:
-        return all([attempt(job) for job in jobs])
+        return [attempt(job) for job in jobs].count(False) == 0
     except Stop:
         return False
 

@@ -17,7 +17,8 @@ class Nodes:
     @property
     def rendezvous(self) -> list[str]:
         """The arguments of torchrun with which the machines find each other; one port per job, in case jobs share a machine."""
-        meeting = ["--rdzv-id", str(self.job), "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{self.first}:{20_000 + self.job % 10_000}"]
+        where = f"{self.first}:{20_000 + self.job % 10_000}"
+        meeting = ["--rdzv-id", str(self.job), "--rdzv-backend", "c10d", "--rdzv-endpoint", where]
         return ["--shutdown-timeout", str(PATIENCE), "--nnodes", str(self.count), *meeting]
 
 

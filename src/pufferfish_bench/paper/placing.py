@@ -30,10 +30,8 @@ def machine_for(works: Sequence[Work], *, gpus: int | None, jobs: int | None, la
     for name, count, least in (("JOBS", jobs, 1), ("GPUS", gpus, 0)):
         if count is not None and count < least:
             raise InputError(f"{name}={count} must be at least {least}")
-    if gpus is not None:
-        found = numbers(gpus)
-    else:
-        found = gpus_here() if works and launcher != "slurm" else ()
+    looks = gpus is None and works and launcher != "slurm"
+    found = gpus_here() if looks else numbers(gpus or 0)
     count = 1 if launcher == "debug" else jobs or len(found) or 1
     return Machine(found or numbers(count), count, has_gpus=bool(found))
 

@@ -44,7 +44,7 @@ def last_line(text: str) -> str:
 
 
 def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> dict[Path, float]:
-    """Run the first steps of each cell, and report how long its missing runs will take; the seconds of each whole run, if known."""
+    """Run the first steps of each cell, and report how long its missing runs will take; the seconds of whole runs, if known."""
     total, unknown, seconds = 0.0, False, {}
     left = {job.directory: job for job in jobs if is_left(job)}.values()  # a run that tables share counts once
     cells: dict[tuple, list[Job]] = {}

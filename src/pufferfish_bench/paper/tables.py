@@ -145,13 +145,13 @@ def parse_gates(name: str, gate: str, own: Mapping[str, Any], cells: Sequence[Ce
 
 def written_cells(content: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     """The cells of a table. With `over`, each cell is run with the settings of each entry there, as <cell>_<entry>."""
-    hours = content.get("hours")
+    cells = {cell: {"hours": content.get("hours"), **own} for cell, own in content["cells"].items()}
     if not content.get("over"):
-        return {cell: {"hours": hours, **own} for cell, own in content["cells"].items()}
+        return cells
     return {
-        f"{cell}_{entry}": {"hours": hours, **own, **further, "overrides": [*own["overrides"], *further.get("overrides", ())], "line": cell}
+        f"{cell}_{entry}": {**own, **further, "overrides": [*own["overrides"], *further.get("overrides", ())], "line": cell}
         for entry, further in content["over"].items()
-        for cell, own in content["cells"].items()
+        for cell, own in cells.items()
     }
 
 

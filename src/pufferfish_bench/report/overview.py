@@ -23,13 +23,21 @@ class Overview(Watcher):
     """Shows which runs are trained, done, failed and left, and for how long. With `live`, below a block that is drawn again."""
 
     def __init__(
-        self, works: Sequence[Work], machine: Machine, seconds: Mapping[Path, float], *, console: Console, live: bool, done: int = 0
+        self,
+        works: Sequence[Work],
+        machine: Machine,
+        seconds: Mapping[Path, float],
+        *,
+        console: Console,
+        live: bool,
+        done: int = 0,
     ) -> None:
         self.works, self.machine, self.console = list(works), machine, console
         self.seconds = seconds  # of whole runs, estimated before
         self.total, self.number, self.done, self.failed = done + len(works), done, done, 0
         self.running: dict[Work, tuple[tuple[str, ...], float, float]] = {}  # slots, when it was started, what was left then
         self.over: set[Work] = set()
+        self.took: list[float] = []  # the seconds of whole runs that have ended
         self.drawn = 0.0
         self.live = Live(console=console, auto_refresh=False, transient=True) if live and console.is_terminal else None
 
@@ -55,10 +63,11 @@ class Overview(Watcher):
         return ", ".join(slots) if slots and not slots[0].isdecimal() else ""
 
     def ended(self, work: Work, succeeded: bool, log: Path | None) -> None:
-        self.running.pop(work, None)
+        _, begun, before = self.running.pop(work)
         self.over.add(work)
         if succeeded:
             self.done += 1
+            self.took += [(time.monotonic() - begun) / before] if before else []
             if log:
                 say(f"done: {work.name}; {self.summary()}", self.console)
             return
@@ -92,8 +101,10 @@ class Overview(Watcher):
         return placement.finished_after([work.need(self.machine) for work in todo], found, self.machine)
 
     def left(self, work: Work) -> float | None:
-        """Seconds that a run needs: by its own pace if it has made progress, else by the estimate."""
-        share, estimated = share_left(work.job), self.seconds.get(work.directory)
+        """Seconds that a run needs: by its own pace if it has made progress, else as estimated, or as those that ended."""
+        share = share_left(work.job)
+        mean = sum(self.took) / len(self.took) if self.took else None
+        estimated = self.seconds.get(work.directory, mean)
         if work in self.running:
             _, begun, before = self.running[work]
             if before > share:
