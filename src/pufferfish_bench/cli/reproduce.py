@@ -104,7 +104,9 @@ def reproduce(
     failed: list[str] = []
     try:
         train(works, [job for job in missing if not is_left(job)], machine, options, failed)
-        if len(failed) < len(wanted_jobs):
+        if works and options.launcher == "slurm" and not options.wait:
+            say(f"{len(works)} runs are submitted; the same command collects their records")
+        elif len(failed) < len(wanted_jobs):
             with error_messages():  # prints an error of the report before the list of failed runs
                 write_report(names, profile=profile, results=RESULTS, console=console)
     finally:  # also if the report refuses the record of another table, or if a signal stops us
