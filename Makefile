@@ -9,7 +9,9 @@ DEMO := model=resnet18 profile=smoke epochs=8 warmup_epochs=2 schedule.milestone
 PROFILE ?= cpu
 REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
 REPRODUCE = $(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
-            $(if $(filter 0,$(PROBE)),--no-probe) $(foreach pattern,$(CELLS),--cells '$(pattern)')
+            $(if $(filter 0,$(PROBE)),--no-probe) $(if $(JOBS),--jobs $(JOBS)) $(if $(WORKERS),--workers $(WORKERS)) \
+            $(if $(LAUNCHER),--launcher $(LAUNCHER)) $(if $(SLURM),--slurm '$(SLURM)') $(if $(GPUS_PER_NODE),--gpus-per-node $(GPUS_PER_NODE)) \
+            $(if $(filter 0,$(WAIT)),--no-wait) $(if $(filter 1,$(DRY)),--dry-run) $(if $(GPUS),--gpus $(GPUS)) $(foreach pattern,$(CELLS),--cells '$(pattern)')
 
 .PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) figure3 figure4 figure-budget advisor-check lint format clean
 
@@ -31,7 +33,7 @@ bench: $(INSTALLED)  ## measure speed against rivals, as ratios, into results/be
 bench-quick: $(INSTALLED)  ## the same with fewer rounds and smaller sizes, into results/runs/bench-quick; under 3 minutes
 	$(BIN)/python -m pufferfish_bench.cli.bench all --quick
 
-tables: $(INSTALLED)  ## run what is missing of all tables, then write the report; one table: make table4 PROFILE=cpu SEEDS=3 (profiles: paper, cpu, smoke)
+tables: $(INSTALLED)  ## run what is missing of all tables, then write the report; one table: make table4 PROFILE=cpu SEEDS=3 (profiles: paper, cpu, smoke); many devices: JOBS=2, LAUNCHER=local|slurm|debug, SLURM='partition=gpu', WAIT=0, WORKERS=8, DRY=1 GPUS=8 (docs/clusters.md)
 	$(REPRODUCE) $(filter table%,$(REPRODUCED))
 
 figures: $(INSTALLED)  ## the same for all figures (4b and 6 need root); one figure: make figure5

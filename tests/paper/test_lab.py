@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.cli.reproduce import reproduce
+from pufferfish_bench.cli.reproduce import Options, reproduce
 from pufferfish_bench.distributed.lab import Lab
 from pufferfish_bench.paper import tables
 from pufferfish_bench.paper.cells import LabRun
@@ -38,7 +38,7 @@ def test_a_cell_of_the_lab_is_run_once_and_drawn(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(tables, "folder", lambda: tmp_path)
     for cell in tables.read("figure1_lab", "smoke").cells:
         assert isinstance(cell, LabRun)
-    assert reproduce(["figure1_lab"], profile="smoke", estimate=False) == 0
+    assert reproduce(["figure1_lab"], profile="smoke", options=Options(estimate=False)) == 0
     assert "run 1 of 2: figure1_lab/vanilla_2hosts_1gbit/seed1" in capsys.readouterr().out
     record = read_json(tmp_path / "results/records/smoke/figure1_lab/vanilla_2hosts_1gbit/seed1" / RUN)
     assert (record["network"]["hosts"], record["network"]["cap_bits_per_second"]) == (2, 10**9)
@@ -48,5 +48,5 @@ def test_a_cell_of_the_lab_is_run_once_and_drawn(tmp_path: Path, monkeypatch: py
     table = (tmp_path / "results/figures/smoke/figure1_lab.md").read_text()
     times = re.findall(r"vanilla 2hosts \w+ \| seconds per epoch \|  \| ([\d.]+)", table)
     assert float(times[1]) > float(times[0])  # the slower link
-    assert reproduce(["figure1_lab"], profile="smoke", estimate=False) == 0
+    assert reproduce(["figure1_lab"], profile="smoke", options=Options(estimate=False)) == 0
     assert "0 of 2 runs are missing" in capsys.readouterr().out

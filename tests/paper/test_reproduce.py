@@ -195,14 +195,14 @@ def test_an_estimate_counts_shared_runs_once_and_names_unknown_cells(tmp_path: P
     cells = {"one": {"overrides": TINY}, "two": {"overrides": ["model=vgg19"]}}
     said: list[str] = []
     shared = [job for name in ("table0", "table1") for job in tiny(name, **cells).jobs(3, tmp_path)]
-    assert probe.estimate(shared, said.append) == 3 * 3600.0
+    assert probe.estimate(shared, said.append) == {job.directory: 3600.0 for job in shared if job.cell.name == "one"}
     assert said[:2] == [
         "running the first steps of 2 cells for an estimate; PROBE=0 skips this",
         "  one: about 60 minutes, 3 times",
     ]
     assert said[2] == "  two: unknown: no data"
     assert said[3].startswith("total: about 3 hours, plus the unknown cells;")
-    assert probe.estimate([job for job in shared if job.cell.name == "two"], said.append) == 0
+    assert probe.estimate([job for job in shared if job.cell.name == "two"], said.append) == {}
     assert said[-1].startswith("total: unknown;")
 
 
@@ -215,7 +215,7 @@ def test_an_estimate_subtracts_epochs_that_are_done(tmp_path: Path, monkeypatch:
     (one.directory / EPOCHS).write_text('{"epoch": 0}\n{"epoch": 1}\n{"epoch": 2}\n')
     (broken.directory / RUN).write_text("{")
     said: list[str] = []
-    assert probe.estimate([one, *_, broken], said.append) == 250.0 + 2000.0
+    assert probe.estimate([one, *_, broken], said.append) == {job.directory: 1000.0 for job in (one, *_, broken)}
     assert said[1] == "  one: about 17 minutes, 3 times; 25 % of this is done"
     assert said[2].startswith("total: about 38 minutes;")
 
@@ -223,7 +223,7 @@ def test_an_estimate_subtracts_epochs_that_are_done(tmp_path: Path, monkeypatch:
 def test_a_probe_is_announced_before_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
     monkeypatch.setattr(probe, "probe", lambda job: float(len(said)))
-    assert probe.estimate(tiny().jobs(1, tmp_path), said.append) == 1.0
+    assert list(probe.estimate(tiny().jobs(1, tmp_path), said.append).values()) == [1.0]
     assert said[0] == "running the first steps of 1 cell for an estimate; PROBE=0 skips this"
 
 
@@ -233,14 +233,14 @@ def test_an_estimate_includes_the_lab_and_excludes_runs_finished_for_another_tab
     monkeypatch.setattr(probe, "probe", lambda job: 60.0)
     found = tiny(one={"overrides": TINY}, slow=LAB, fast=LAB | {"cap": "1gbit"}).jobs(2, tmp_path / "records")
     said: list[str] = []
-    assert probe.estimate(found, said.append) == 6 * 60.0
+    assert probe.estimate(found, said.append) == dict.fromkeys([job.directory for job in found], 60.0)
     assert [line.split(":")[0].strip() for line in said[1:4]] == ["one", "slow", "fast"]
     for job in found:
         job.directory.mkdir(parents=True)
         network = {"network": job.links} if job.links else {}
         write_json(job.directory / RUN, {"format": 2, "settings": job.settings, "finished": "now", **network})
     said.clear()
-    assert probe.estimate(found, said.append) == 0
+    assert probe.estimate(found, said.append) == {}
     assert said == []
 
 

@@ -4,11 +4,13 @@ import json
 import os
 
 LAB = "PUFFERFISH_NETWORK"  # environment variable in which the lab describes its network
+SHARE = "PUFFERFISH_CORES"  # environment variable: use no more than so many cores, because other runs use the rest
 
 
 def cores() -> int:
     """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(here, int(os.environ.get(SHARE) or here)))
 
 
 def environment(workers: int) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Errors become one sentence and exit code 2; log records become lines on standard error. Imports neither Hydra nor torch."""
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -10,18 +9,9 @@ from collections.abc import Callable, Iterator
 import pufferfish_bench
 from pufferfish_bench.base.console import RANK, complain
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.explanations import explain
 
 VERSION = f"pufferfish-bench {pufferfish_bench.__version__}"  # printed by every command for --version
-
-DISK = {
-    errno.ENOSPC: "the disk is full; free some space, then run the same command again",
-    errno.EDQUOT: "the disk quota is used up; free some space, then run the same command again",
-    errno.EACCES: "permission denied",
-    errno.ENOENT: "no such file or directory",
-    errno.EROFS: "the file system is read-only",
-    errno.ENOTDIR: "not a directory",
-    errno.EEXIST: "there is a file where a directory should be",
-}
 
 
 @contextlib.contextmanager
@@ -76,21 +66,6 @@ def run_with_words(main: Callable[[list[str]], None]) -> None:
             print(VERSION)
         else:
             main(sys.argv[1:])
-
-
-def explain(error: Exception) -> str | None:
-    """The sentence for an error that the user can fix; None for any other."""
-    if isinstance(error, InputError):
-        return str(error)
-    if isinstance(error, OSError):
-        reason = DISK.get(error.errno) or (error.filename and error.strerror)  # an error with a file name is about that file
-        return reason and f"{reason}: {error.filename or error.strerror}"
-    world = sys.modules.get("pufferfish_bench.distributed.world")  # not imported: there are no ranks
-    if world and world.lost(error):
-        return (
-            f"another rank has ended or hangs ({str(error).splitlines()[0]}); the same command resumes from the last checkpoint"
-        )
-    return None
 
 
 def log_to_stderr() -> None:

@@ -4,32 +4,50 @@ python -m pufferfish_bench.cli.reproduce table4 [table8 ...] --profile cpu --see
 
 A finished run is not repeated. Failed runs are listed at the end. After a stop, the same command continues. Tables with a run in
 common share it, because the directory of a run follows from its settings. --cells '*fp32' runs only the cells that match.
+Several runs are trained at a time on several GPUs, with --jobs, or on a Slurm cluster: docs/clusters.md.
 """
 
 import argparse
 import dataclasses
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pufferfish_bench.base.console import complain, console, say
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.cli.messages import error_messages, explain
-from pufferfish_bench.paper import probe, tables
+from pufferfish_bench.cli.messages import error_messages
+from pufferfish_bench.paper import launching, placing, probe, tables
+from pufferfish_bench.paper.cells import TrainRun
 from pufferfish_bench.paper.jobs import Job
+from pufferfish_bench.paper.launching import InThisProcess, Launcher, OnThisMachine
+from pufferfish_bench.paper.placement import Machine
 from pufferfish_bench.paper.supervision import Stop
 from pufferfish_bench.paper.tables import PaperTable
+from pufferfish_bench.paper.work import Work, grouped, is_left
+from pufferfish_bench.report.overview import Overview, plan
 from pufferfish_bench.report.reproduction import write_report
 
 RESULTS = Path("results")
+LAUNCHERS = ("local", "slurm", "debug")
 
 
-def has_gpu() -> bool:
-    import torch
+@dataclass(frozen=True)
+class Options:
+    """How runs are started."""
 
-    return torch.cuda.is_available()
+    launcher: str | None = None  # None: local with several jobs or a GPU, else in this process
+    jobs: int | None = None
+    workers: int | None = None
+    gpus: int | None = None  # of a dry run
+    gpus_per_node: int = 8
+    slurm: str = ""
+    wait: bool = True
+    dry: bool = False
+    confirm: bool = False
+    estimate: bool = True
 
 
 def only(wanted: Sequence[PaperTable], patterns: Sequence[str]) -> list[PaperTable]:
@@ -46,17 +64,16 @@ def only(wanted: Sequence[PaperTable], patterns: Sequence[str]) -> list[PaperTab
     ]
 
 
-def run_all(missing: Sequence[Job], failed: list[str]) -> None:
-    """Run one job after the other, and add the names of those that fail to `failed`."""
-    for number, job in enumerate(missing, start=1):
-        say(f"run {number} of {len(missing)}: {job.name}")
-        try:
-            succeeded = job.run()
-        except (InputError, OSError) as error:
-            complain(f"error: {explain(error) or error}")
-            succeeded = False
-        if not succeeded:
-            failed.append(job.name)
+def with_workers(wanted: Sequence[PaperTable], workers: int) -> list[PaperTable]:
+    """The tables with other numbers of workers, where the recipe of a cell has a global batch."""
+    if workers < 1:
+        raise InputError(f"WORKERS={workers} must be at least 1")
+    return [
+        dataclasses.replace(
+            one, cells=tuple(cell.with_workers(workers) if isinstance(cell, TrainRun) else cell for cell in one.cells)
+        )
+        for one in wanted
+    ]
 
 
 def reproduce(
@@ -65,26 +82,31 @@ def reproduce(
     profile: str,
     seeds: int | None = None,
     cells: Sequence[str] = (),
-    confirm: bool = False,
-    estimate: bool = True,
+    options: Options = Options(),
 ) -> int:
     """Run the missing jobs of these tables and write the report; the exit code. `seeds` defaults to the paper's."""
     wanted = [tables.read(name, profile) for name in names]
     if cells:
         wanted = only(wanted, cells)
+    if options.workers is not None:
+        wanted = with_workers(wanted, options.workers)
     wanted_jobs = [job for one in wanted for job in one.jobs(seeds or one.seeds, RESULTS / "records")]
     missing = [job for job in wanted_jobs if not job.done]
     say(f"{', '.join(names)}, profile {profile}: {len(missing)} of {len(wanted_jobs)} runs are missing")
-    if profile == "paper" and not confirm and any(job.directory for job in missing) and not has_gpu():
+    works = grouped([job for job in missing if is_left(job)])
+    machine = placing.machine_for(works, gpus=options.gpus, jobs=options.jobs, launcher=options.launcher)
+    if options.dry:
+        return show_plan(works, machine)
+    if profile == "paper" and options.launcher != "slurm" and works and not (options.confirm or machine.has_gpus):
         raise InputError(
             "PROFILE=paper needs a GPU and none was found; use PROFILE=cpu, or CONFIRM=1 to run it on the CPU anyway"
         )
-    if estimate:
-        probe.estimate(missing, say)
     failed: list[str] = []
     try:
-        run_all(missing, failed)
-        if len(failed) < len(wanted_jobs):
+        train(works, [job for job in missing if not is_left(job)], machine, options, failed)
+        if works and options.launcher == "slurm" and not options.wait:
+            say(f"{len(works)} runs are submitted; the same command collects their records")
+        elif len(failed) < len(wanted_jobs):
             with error_messages():  # prints an error of the report before the list of failed runs
                 write_report(names, profile=profile, results=RESULTS, console=console)
     finally:  # also if the report refuses the record of another table, or if a signal stops us
@@ -93,27 +115,84 @@ def reproduce(
     return 1 if failed else 0
 
 
-def main(words: Sequence[str]) -> int:
+def show_plan(works: Sequence[Work], machine: Machine) -> int:
+    """Print where each run would be trained, and what to do about those that do not fit."""
+    for line in plan(works, machine, placing.hours(works)):
+        say(line)
+    for line in placing.advice(works, machine):
+        say(line)
+    return 0
+
+
+def train(works: Sequence[Work], at_once: Sequence[Job], machine: Machine, options: Options, failed: list[str]) -> None:
+    """Run all jobs, and add the names of those that fail to `failed`. `at_once`: jobs that train nothing."""
+    for number, job in enumerate(at_once, start=1):
+        say(f"run {number} of {len(at_once) + len(works)}: {job.name}")
+        if not launching.attempt(job):
+            failed.append(job.name)
+    if not works:
+        return
+    slurm = options.launcher == "slurm"
+    fitting = [work for work in works if slurm or machine.fits(work.need(machine))]
+    for line in () if slurm else placing.advice(works, machine):
+        complain(line)
+    failed += [job.name for work in works if work not in fitting for job in work.jobs]
+    seconds = {directory: 3600 * hours for directory, hours in placing.hours(works).items()}
+    if options.estimate and not slurm:
+        seconds |= probe.estimate([work.job for work in fitting if work.directory not in seconds], say)
+    failed += [job.name for work in run(fitting, machine, seconds, len(at_once), options) for job in work.jobs]
+
+
+def run(works: Sequence[Work], machine: Machine, seconds: Mapping[Path, float], done: int, options: Options) -> list[Work]:
+    """Train the runs with the chosen launcher; those that failed."""
+    chosen = options.launcher or placing.default_launcher(machine)
+    watcher = Overview(works, machine, seconds, console=console, live=chosen != "debug", done=done)
+    if chosen == "slurm":
+        from pufferfish_bench.paper import cluster
+
+        settings = cluster.parse(options.slurm)
+        with watcher:
+            return cluster.run_all(works, settings, options.gpus_per_node, watcher, wait=options.wait)
+    launcher: Launcher = OnThisMachine() if chosen == "local" else InThisProcess()
+    with launcher, watcher:
+        return launching.run_all(works, machine, launcher, watcher)
+
+
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pufferfish_bench.cli.reproduce", description="Run tables and figures of the paper."
     )
-    parser.add_argument("tables", nargs="+", metavar="TABLE", help=f"one or more of {', '.join(tables.names())}")
-    parser.add_argument("--profile", default="cpu", help=f"one of {', '.join(tables.PROFILES)} (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, metavar="N", help="run seeds 1 to N (default: as many as the paper)")
-    parser.add_argument("--cells", action="append", metavar="PATTERN", help="only cells that match, such as '*fp32'; repeatable")
-    parser.add_argument("--confirm", action="store_true", help="run the paper's settings without a GPU")
-    parser.add_argument("--no-probe", action="store_true", help="do not estimate how long it will take")
-    given = parser.parse_args(words)
+    add = parser.add_argument
+    add("tables", nargs="+", metavar="TABLE", help=f"one or more of {', '.join(tables.names())}")
+    add("--profile", default="cpu", help=f"one of {', '.join(tables.PROFILES)} (default: %(default)s)")
+    add("--seeds", type=int, metavar="N", help="run seeds 1 to N (default: as many as the paper)")
+    add("--cells", action="append", metavar="PATTERN", help="only cells that match, such as '*fp32'; repeatable")
+    add("--confirm", action="store_true", help="run the paper's settings without a GPU")
+    add("--no-probe", action="store_true", help="do not estimate how long it will take")
+    add("--jobs", type=int, metavar="N", help="runs at the same time (default: one per GPU; 1 without GPUs)")
+    add("--launcher", choices=LAUNCHERS, help="local: on this machine; slurm: on a cluster; debug: in this process")
+    add("--slurm", default="", metavar="WORDS", help="for slurm: 'partition=gpu account=me timeout_min=720'")
+    add("--gpus-per-node", type=int, default=8, metavar="N", help="for slurm (default: %(default)s)")
+    add("--no-wait", action="store_true", help="for slurm: end when all is submitted; the same command collects the records")
+    add("--workers", type=int, metavar="N", help="train with N workers, at the global batch of the recipe")
+    add("--dry-run", action="store_true", help="print what would be trained where, and start nothing")
+    add("--gpus", type=int, metavar="N", help="for a dry run: pretend that there are N GPUs")
+    return parser
+
+
+def main(words: Sequence[str]) -> int:
+    given = parser().parse_args(words)
     if given.seeds is not None and given.seeds < 1:
         raise InputError(f"SEEDS={given.seeds} must be at least 1")
-    return reproduce(
-        given.tables,
-        profile=given.profile,
-        seeds=given.seeds,
-        cells=given.cells or (),
-        confirm=given.confirm,
-        estimate=not given.no_probe,
-    )
+    if given.gpus is not None and not given.dry_run:
+        raise InputError(f"GPUS={given.gpus} is only for a dry run (DRY=1); CUDA_VISIBLE_DEVICES and JOBS limit what is used")
+    if given.gpus_per_node < 1:
+        raise InputError(f"GPUS_PER_NODE={given.gpus_per_node} must be at least 1")
+    options = Options(
+        launcher=given.launcher, jobs=given.jobs, workers=given.workers, gpus=given.gpus, gpus_per_node=given.gpus_per_node,
+        slurm=given.slurm, wait=not given.no_wait, dry=given.dry_run, confirm=given.confirm, estimate=not given.no_probe,
+    )  # fmt: skip
+    return reproduce(given.tables, profile=given.profile, seeds=given.seeds, cells=given.cells or (), options=options)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from typing import Any
 
 from pufferfish_bench.base.console import RANK, console, say
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.cli.messages import command, explain
+from pufferfish_bench.base.explanations import explain
+from pufferfish_bench.cli.messages import command
 from pufferfish_bench.cli.sweeps import Sweep
 from pufferfish_bench.config import batches
 from pufferfish_bench.config.build import config_errors

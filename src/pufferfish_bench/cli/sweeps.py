@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 from pufferfish_bench.base.console import RANK, complain
-from pufferfish_bench.cli.messages import explain
+from pufferfish_bench.base.explanations import explain
 
 # used if the first run failed before the ranks joined: its own values may be the error
 WAITING = {"timeout": 1800.0, "warn_after": 60.0}
@@ -19,6 +19,7 @@ class Sweep:
 
     def __init__(self) -> None:
         self.failed: list[str] = []
+        self.process = os.getpid()
 
     @contextlib.contextmanager
     def attempt(self, overrides: Sequence[str], number: int, device: str) -> Iterator[None]:
@@ -32,6 +33,8 @@ class Sweep:
         except BrokenPipeError:
             raise
         except Exception as error:
+            if os.getpid() != self.process:  # of a launcher that starts processes: the sweep would not learn of the error
+                raise
             sentence = explain(error)
             if lost(error) or not on_all_ranks(number, device):
                 raise

@@ -64,7 +64,18 @@ def in_one_line(error: Exception) -> str:
     return " ".join(str(error).split("\nConfig search path")[0].split())
 
 
-nowhere = cache(tempfile.TemporaryDirectory)  # for the multirun.yaml that Hydra writes for a sweep; removed when the process ends
+@cache
+def nowhere() -> tempfile.TemporaryDirectory:
+    """A folder that is removed when the process ends. A launcher pickles what is registered as a resolver."""
+    return tempfile.TemporaryDirectory()
+
+
+def sweep_folder(root: DictConfig) -> str:
+    """Where Hydra writes files of its own for a sweep: nowhere, unless its launcher starts jobs elsewhere, which read them."""
+    basic = root.hydra.runtime.choices.get("hydra/launcher", "basic") == "basic"
+    return nowhere().name if basic else "results/runs/.sweeps"
+
+
 ConfigStore.instance().store(name="settings", node=Settings)
 OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
 OmegaConf.register_new_resolver("per_worker", batches.per_worker, replace=True)
@@ -74,7 +85,7 @@ OmegaConf.register_new_resolver("label_of", label_of, replace=True)
 for counter in own_data.COUNTERS:
     OmegaConf.register_new_resolver(counter.__name__, counter, replace=True)
 OmegaConf.register_new_resolver("cores_per_worker", cores.per_worker, replace=True)
-OmegaConf.register_new_resolver("nowhere", lambda: nowhere().name, replace=True)
+OmegaConf.register_new_resolver("sweep_folder", lambda *, _root_: sweep_folder(_root_), replace=True)
 OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
 
 

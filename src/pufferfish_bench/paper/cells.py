@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pufferfish_bench.base import cores
+from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import build
 from pufferfish_bench.distributed.units import bits_per_second
-from pufferfish_bench.paper import budget, machine_lock, verdicts
+from pufferfish_bench.paper import budget, machine_lock, run_lock, verdicts
 from pufferfish_bench.paper.jobs import Identity, Job
+from pufferfish_bench.paper.nodes import Nodes
 from pufferfish_bench.paper.numbers import PaperNumber
 from pufferfish_bench.paper.quantities import Quantity, quantity
 from pufferfish_bench.paper.specifications import Comparison
@@ -81,6 +83,32 @@ class TrainRun(Cell):
 
     overrides: tuple[str, ...]
     workers: int = 1
+    hours: float | None = None  # of a run on its number of V100s, estimated
+    nodes: Nodes | None = None  # the machines of a cluster that train it together; None: this one
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that a run needs."""
+        return self.workers
+
+    def on(self, nodes: Nodes) -> "TrainRun":
+        """This cell, trained on several machines of a cluster."""
+        return replace(self, nodes=nodes)
+
+    @property
+    def global_batch(self) -> int | None:
+        """The global batch of the recipe; None if it names none."""
+        return build.composed((*self.words, f"workers={self.workers}")).global_batch
+
+    def with_workers(self, workers: int) -> "TrainRun":
+        """This cell with other workers, at the global batch of its recipe; unchanged if the recipe names none."""
+        batch = self.global_batch
+        if batch is None or workers == self.workers:
+            return self
+        if batch % workers:
+            raise InputError(f"WORKERS={workers}: {self.name} has a global batch of {batch}; use a divisor of it")
+        hours = self.hours and self.hours * self.workers / workers
+        return replace(self, workers=workers, hours=hours, overrides=(*self.overrides, f"batch_size={batch // workers}"))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -96,7 +124,8 @@ class TrainRun(Cell):
         """The command that the settings of a run are appended to."""
         if self.workers == 1:
             return [sys.executable, "-m", "pufferfish_bench"]
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.workers)]
+        together = self.nodes.rendezvous if self.nodes else ["--standalone"]
+        torchrun = ["-m", "torch.distributed.run", *together, "--nproc-per-node", str(self.workers_here)]
         return [sys.executable, *torchrun, "-m", "pufferfish_bench"]
 
     def command(self, job: Job) -> list[str]:
@@ -104,14 +133,29 @@ class TrainRun(Cell):
 
     def environment(self) -> dict[str, str]:
         """The workers share the cores; torchrun would give each of them one thread, with a warning."""
-        return cores.environment(self.workers) if self.workers > 1 else dict(os.environ)
+        shared = self.workers_here > 1 or cores.SHARE in os.environ
+        return cores.environment(self.workers_here) if shared else dict(os.environ)
+
+    @property
+    def workers_here(self) -> int:
+        """The workers on this machine."""
+        return self.workers // self.nodes.count if self.nodes else self.workers
 
     def run(self, job: Job) -> bool:
-        """Train, unless the run is finished already for another table, and keep the record."""
-        if not job.trained and self.train(job):
-            return False
-        keep(job.directory, job.record)
-        return True
+        """Train, unless the run is finished already for another table, and keep the record.
+
+        While another command trains the same run, wait: there may be nothing left to do then.
+        """
+        with run_lock.held(job.directory):
+            if not job.trained and self.train(job):
+                return False
+            keep(job.directory, job.record)
+            return True
+
+    def assist(self, job: Job) -> int:
+        """Train on another machine than the first of `nodes`, which writes the record; the exit code."""
+        with machine_lock.held(exclusive=self.measures_time):
+            return attend(self.command(job), env=self.environment())
 
     def train(self, job: Job) -> int:
         """Train in a child process; the exit code. The load is recorded for all runs: a table with times may share them."""
@@ -158,6 +202,13 @@ class LabRun(TrainRun):
             replace(found, directory=found.directory.with_name(f"{found.directory.name}-{self.cap}"), links=links)
             for found in super().identity(seeds)
         ]
+
+    @property
+    def gpus(self) -> int:
+        return 0  # hosts of the lab compute on the CPU
+
+    def with_workers(self, workers: int) -> "TrainRun":
+        return self  # its hosts are part of what is measured
 
     def launcher(self) -> list[str]:
         lab = ["-m", "pufferfish_bench.cli.netlab", "--hosts", str(self.workers), "--cap", str(self.cap), "--"]

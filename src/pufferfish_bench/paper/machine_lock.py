@@ -8,17 +8,13 @@ import contextlib
 import fcntl
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pufferfish_bench.base.console import say
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.paper.supervision import Stop
-from pufferfish_bench.training.signals import Interrupts
+from pufferfish_bench.paper.supervision import wait_until
 
 LOCK, QUEUE = "pufferfish-bench.lock", "pufferfish-bench.queue"
-POLL_SECONDS = 0.2
 WAITING = {
     True: "waiting until the other runs on this machine end, because this one measures time; Ctrl-C stops",
     False: "waiting because another command on this machine measures time, or is about to; Ctrl-C stops",
@@ -43,17 +39,9 @@ def held(*, exclusive: bool) -> Iterator[None]:
     that no new process can share the lock: otherwise processes that run one job after another could delay it for ever.
     """
     mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-    waiting = False
     with opened(LOCK) as lock:
-        with Interrupts(children=[]) as interrupts, opened(QUEUE) as queue:
-            for file in (queue, lock):
-                while not interrupts.requested() and not locked(file, mode):
-                    if not waiting:
-                        say(WAITING[exclusive])
-                    waiting = True
-                    time.sleep(POLL_SECONDS)
-        if interrupts.received is not None:
-            raise Stop(interrupts.received)
+        with opened(QUEUE) as queue:
+            wait_until(lambda: locked(queue, mode) and locked(lock, mode), WAITING[exclusive])
         yield
 
 

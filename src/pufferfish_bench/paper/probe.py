@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pufferfish_bench.base.console import about
-from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.paper import machine_lock
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.supervision import attend
-from pufferfish_bench.records import reader
+from pufferfish_bench.paper.work import is_left, share_left
 
 STEPS = 4
 PATIENCE = 300  # seconds that a probe may take, including its start and loading its data
@@ -44,33 +43,15 @@ def last_line(text: str) -> str:
     return lines[-1] if lines else "its first steps failed without a message"
 
 
-def is_left(job: Job) -> bool:
-    """Whether there is something to train. A directory that has to be refused is refused later, when it is the job's turn."""
-    try:
-        return job.directory is not None and not job.trained
-    except InputError:
-        return True
-
-
-def share_left(job: Job) -> float:
-    """The share of a run's epochs that is still to be trained; 1 if nothing can be read."""
-    try:
-        with reader.asking(job.directory):
-            record, rows = reader.read_run(job.directory), reader.read_rows(job.directory, needs=("epoch",))
-            return max(0.0, 1 - len(rows) / record["plan"][-1]["epochs"][1])
-    except (OSError, InputError):
-        return 1.0
-
-
-def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> float:
-    """Run the first steps of each cell, report how long its missing runs will take, and return the total in seconds."""
-    total, unknown = 0.0, False
+def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> dict[Path, float]:
+    """Run the first steps of each cell, and report how long its missing runs will take; the seconds of whole runs, if known."""
+    total, unknown, seconds = 0.0, False, {}
     left = {job.directory: job for job in jobs if is_left(job)}.values()  # a run that tables share counts once
     cells: dict[tuple, list[Job]] = {}
     for job in left:
         cells.setdefault((*job.cell.words, job.cell.workers, *job.links.values()), []).append(job)
     if not cells:
-        return total
+        return seconds
     say(f"running the first steps of {len(cells)} cell{'s' * (len(cells) > 1)} for an estimate; PROBE=0 skips this")
     for same in cells.values():
         job, runs = same[0], len(same)
@@ -81,8 +62,9 @@ def estimate(jobs: Sequence[Job], say: Callable[[str], None]) -> float:
         else:
             left_of_it = sum(map(share_left, same)) / runs
             total += runs * found * left_of_it
+            seconds |= {job.directory: found for job in same}
             begun = f"; {100 * (1 - left_of_it):.0f} % of this is done" * (left_of_it < 1)
             say(f"  {job.cell.name}: {about(found)}" + f", {runs} times" * (runs > 1) + begun)
     known = f"{about(total)}{', plus the unknown cells' * unknown}" if total else "unknown"
-    say(f"total: {known}; evaluation after each epoch is not included")
-    return total
+    say(f"total: {known}; one after the other, evaluation after each epoch is not included")
+    return seconds

@@ -102,6 +102,7 @@ def read(name: str, profile: str) -> PaperTable:
 
 
 def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
+    content = content | content.get("in_profile", {}).get(profile, {})
     cells = tuple(parse_cell(cell, own, content, profile) for cell, own in written_cells(content).items())
     written = content.get("relations", ())
     claims = tuple(relations.parse(one) for own in written for one in (at_each_rate(own, cells) if "over" in own else [own]))
@@ -144,12 +145,13 @@ def parse_gates(name: str, gate: str, own: Mapping[str, Any], cells: Sequence[Ce
 
 def written_cells(content: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     """The cells of a table. With `over`, each cell is run with the settings of each entry there, as <cell>_<entry>."""
-    if "over" not in content:
-        return content["cells"]
+    cells = {cell: {"hours": content.get("hours"), **own} for cell, own in content["cells"].items()}
+    if not content.get("over"):
+        return cells
     return {
         f"{cell}_{entry}": {**own, **further, "overrides": [*own["overrides"], *further.get("overrides", ())], "line": cell}
         for entry, further in content["over"].items()
-        for cell, own in content["cells"].items()
+        for cell, own in cells.items()
     }
 
 
@@ -172,6 +174,7 @@ def train_run(name: str, own: Mapping[str, Any], table: Mapping[str, Any], profi
         figures=table.get("figures", {}) | own.get("figures", {}),
         workers=of_profile(own.get("workers", table.get("workers", 1)), profile),
         line=own.get("line"),
+        hours=own.get("hours") if profile == "paper" else None,
     )
 
 

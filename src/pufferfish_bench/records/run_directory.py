@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
@@ -67,10 +67,25 @@ def differences(earlier: Any, now: Any, key: str = "") -> list[str]:
 def exclusive(directory: Path) -> Iterator[None]:
     """Lock the directory for this process; the system releases the lock when the process ends, however it ends."""
     with (directory / "lock").open("a") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by worker processes that may outlive us
-        except (BlockingIOError, PermissionError):
-            raise InputError(f"another process is writing to {directory}; wait until it ends, or stop it") from None
-        except OSError:  # some network file systems have no locks: continue without one
-            pass
+        if not locked(file):
+            raise InputError(f"another process is writing to {directory}; wait until it ends, or stop it")
         yield
+
+
+def in_use(directory: Path) -> bool:
+    """Whether another process writes to the directory."""
+    if not (directory / "lock").exists():
+        return False
+    with (directory / "lock").open("a") as file:
+        return not locked(file)
+
+
+def locked(file: IO[str]) -> bool:
+    """Try to lock a file; whether that succeeded. Some network file systems have no locks: there it always does."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by worker processes that may outlive us
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        pass
+    return True

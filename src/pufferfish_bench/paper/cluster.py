@@ -1,0 +1,175 @@
+"""Train runs as jobs of a Slurm cluster, submitted with submitit: one job for each run, the seeds of a cell as an array.
+
+A job that reaches its time limit, or is preempted with a signal, writes a checkpoint and is queued again. The number of the job
+is kept in the directory of its run, so that the same command finds it again instead of submitting it twice.
+"""
+
+import contextlib
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pufferfish_bench.base.console import say
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.paper.jobs import Job
+from pufferfish_bench.paper.launching import LOG, Watcher, attempt, kept, print_to, raise_stop
+from pufferfish_bench.paper.nodes import Nodes, split
+from pufferfish_bench.paper.supervision import GRACE, Stop
+from pufferfish_bench.paper.work import Work
+from pufferfish_bench.records import run_directory
+from pufferfish_bench.records.files import replace_file
+from pufferfish_bench.training.signals import Interrupts
+
+NUMBER = "slurm-job"  # in the directory of a run: the job that trains it
+FOLDER = ".submitit"  # beside the directories of the runs: what submitit writes
+DEFAULTS = {"timeout_min": 24 * 60, "slurm_signal_delay_s": 120}  # minutes until it is queued again; seconds for a checkpoint
+SHARED = ("timeout_min", "mem_gb", "cpus_per_task")  # settings that submitit knows for all kinds of clusters
+OURS = ("name", "nodes", "gpus_per_node", "tasks_per_node")
+REQUEUES = 10_000  # the longest runs take weeks
+POLL_SECONDS = 10.0
+LINGER = 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class RunOnCluster:
+    """Train the run of a job in one Slurm job; True if that succeeded. submitit calls it on every node of the Slurm job."""
+
+    job: Job
+
+    def __call__(self) -> bool:
+        signal.signal(signal.SIGTERM, raise_stop)
+        nodes = nodes_of_this_job()
+        job = replace(self.job, cell=self.job.cell.on(nodes)) if nodes else self.job
+        try:
+            if nodes and nodes.rank:
+                print_to(job.directory / f"output-node{nodes.rank}.log")
+                return job.cell.assist(job) == 0
+            print_to(job.directory / LOG)
+            return attempt(job)
+        except Stop:
+            say("stopped with a checkpoint; the command that submitted this job continues the run")
+            time.sleep(LINGER)  # what follows decides: the signal of a preemption queues it again, scancel ends it
+            return False
+
+    def checkpoint(self) -> Any:
+        """Called by submitit when the job has to end: stop with a checkpoint; the job that continues it."""
+        import submitit
+
+        with contextlib.suppress(Stop):  # raised if no training is under way
+            signal.raise_signal(signal.SIGTERM)  # the supervisor of the training passes it on
+        end = time.monotonic() + GRACE
+        while run_directory.in_use(self.job.directory) and time.monotonic() < end:
+            time.sleep(0.1)
+        return submitit.helpers.DelayedSubmission(self)
+
+
+def nodes_of_this_job() -> Nodes | None:
+    """The machines of the Slurm job that this process belongs to; None if there is one."""
+    import submitit
+
+    here = submitit.JobEnvironment()
+    return Nodes(here.num_nodes, here.node, here.hostnames[0], int(here.raw_job_id)) if here.num_nodes > 1 else None
+
+
+def parse(words: str) -> dict[str, Any]:
+    """The settings in SLURM="partition=gpu account=me timeout_min=720", under the names that submitit has for them."""
+    found: dict[str, Any] = dict(DEFAULTS)
+    for word in shlex.split(words):
+        key, equals, value = word.partition("=")
+        if not (key and equals and value) or key in OURS:
+            own = f"{key} is set by the run itself" if key in OURS else "KEY=VALUE is expected, such as partition=gpu"
+            raise InputError(f"SLURM: {word}: {own}")
+        number = int(value) if value.isdecimal() else {"true": True}.get(value, value)
+        found[key if key in SHARED else f"slurm_{key}"] = number
+    return found
+
+
+def resources(work: Work, gpus_per_node: int) -> dict[str, Any]:
+    """The machines that a run needs. One that measures time has them to itself."""
+    nodes = split(max(1, work.cell.gpus), gpus_per_node)
+    found = {"nodes": nodes, "tasks_per_node": 1, "gpus_per_node": work.cell.gpus // nodes or None}
+    return found | ({"slurm_exclusive": True} if work.cell.measures_time else {})
+
+
+def arrays(works: Sequence[Work]) -> list[list[Work]]:
+    """The runs that become one array: the seeds of a cell."""
+    found: dict[Path, list[Work]] = {}
+    for work in works:
+        found.setdefault(work.job.record.parent, []).append(work)
+    return list(found.values())
+
+
+def submit(works: Sequence[Work], settings: Mapping[str, Any], gpus_per_node: int) -> None:
+    """Submit a job for each run, and note its number."""
+    import submitit
+
+    for same in arrays(works):
+        first = same[0]
+        folder = first.directory.parent.absolute() / FOLDER
+        try:
+            executor = submitit.AutoExecutor(folder=folder, cluster="slurm", slurm_max_num_timeout=REQUEUES)
+            executor.update_parameters(
+                name="-".join(first.name.split("/")[:2]), stderr_to_stdout=True, **resources(first, gpus_per_node), **settings
+            )
+            with executor.batch():
+                jobs = [executor.submit(RunOnCluster(work.job)) for work in same]
+        except (NameError, AssertionError, ValueError, RuntimeError) as error:
+            raise InputError(f"LAUNCHER=slurm: {' '.join(str(error).split())}") from None
+        for work, job in zip(same, jobs, strict=True):
+            work.directory.mkdir(parents=True, exist_ok=True)
+            replace_file(work.directory / NUMBER, job.job_id)
+
+
+def queued() -> set[str]:
+    """The numbers of all jobs of this user that wait or run."""
+    words = ["squeue", "--me", "--array", "--noheader", "--format=%i"]
+    try:
+        return set(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split())
+    except FileNotFoundError:
+        raise InputError("LAUNCHER=slurm needs the command squeue, which was not found: start this on a Slurm cluster") from None
+    except subprocess.CalledProcessError as error:
+        raise InputError(f"squeue failed: {error.stderr.strip()}; run the same command again") from None
+
+
+def number_of(work: Work) -> str | None:
+    """The number of the job that was submitted last for a run."""
+    path = work.directory / NUMBER
+    return path.read_text() if path.exists() else None
+
+
+def run_all(
+    works: Sequence[Work], settings: Mapping[str, Any], gpus_per_node: int, watcher: Watcher, *, wait: bool
+) -> list[Work]:
+    """Submit the runs that are not in the queue, wait for all of them, and keep their records; those that failed.
+
+    With `wait=False`, return as soon as they are submitted. A signal ends the waiting, not the jobs, and raises Stop.
+    """
+    there = queued()
+    submit([work for work in works if number_of(work) not in there], settings, gpus_per_node)
+    for work in works:
+        watcher.started(work, (f"Slurm job {number_of(work)}",))
+    waiting, failed = list(works) if wait else [], []
+    with Interrupts(children=[]) as interrupts:
+        while waiting and not interrupts.requested():
+            with contextlib.suppress(InputError):  # squeue fails now and then
+                there = queued()
+                for work in [work for work in waiting if number_of(work) not in there]:
+                    waiting.remove(work)
+                    succeeded = work.job.trained and kept(work.jobs)
+                    if not succeeded:
+                        failed.append(work)
+                    watcher.ended(work, succeeded, work.directory / LOG)
+            end = time.monotonic() + POLL_SECONDS
+            while waiting and not interrupts.requested() and time.monotonic() < end:
+                watcher.tick()
+                time.sleep(min(0.5, POLL_SECONDS))
+    if interrupts.received is not None:
+        numbers = " ".join(number_of(work) or "" for work in waiting)
+        say(f"the Slurm jobs go on: {numbers}; the same command collects their records, scancel with these numbers ends them")
+        raise Stop(interrupts.received)
+    return failed

@@ -1,0 +1,27 @@
+"""The machines of a Slurm job that train one run together."""
+
+from dataclasses import dataclass
+
+PATIENCE = 110  # seconds that torchrun gives its workers to finish a step and write a checkpoint
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Where this process is among the machines of its job."""
+
+    count: int
+    rank: int  # of this machine
+    first: str  # host name of the machine where all meet
+    job: int  # number of the Slurm job
+
+    @property
+    def rendezvous(self) -> list[str]:
+        """The arguments of torchrun with which the machines find each other; one port per job, in case jobs share a machine."""
+        where = f"{self.first}:{20_000 + self.job % 10_000}"
+        meeting = ["--rdzv-id", str(self.job), "--rdzv-backend", "c10d", "--rdzv-endpoint", where]
+        return ["--shutdown-timeout", str(PATIENCE), "--nnodes", str(self.count), *meeting]
+
+
+def split(workers: int, per_node: int) -> int:
+    """The fewest machines with `per_node` GPUs over which the workers are shared equally."""
+    return next(count for count in range(-(-workers // per_node), workers + 1) if workers % count == 0)

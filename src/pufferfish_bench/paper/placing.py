@@ -1,0 +1,70 @@
+"""Where the runs of tables are trained: the machine that is used, what a run needs there, and what to do if it does not fit."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.paper.placement import Machine
+from pufferfish_bench.paper.work import Work
+
+
+def gpus_here() -> tuple[str, ...]:
+    """The names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES takes them."""
+    import torch  # takes a second
+
+    count = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return tuple(named[:count]) if named else numbers(count)
+
+
+def numbers(count: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(count))
+
+
+def machine_for(works: Sequence[Work], *, gpus: int | None, jobs: int | None, launcher: str | None) -> Machine:
+    """The machine to use: `jobs` runs at a time, by default one per GPU, or one without GPUs.
+
+    `gpus` pretends that there are so many. Without runs to train, nobody looks for GPUs.
+    """
+    for name, count, least in (("JOBS", jobs, 1), ("GPUS", gpus, 0)):
+        if count is not None and count < least:
+            raise InputError(f"{name}={count} must be at least {least}")
+    looks = gpus is None and works and launcher != "slurm"
+    found = gpus_here() if looks else numbers(gpus or 0)
+    count = 1 if launcher == "debug" else jobs or len(found) or 1
+    return Machine(found or numbers(count), count, has_gpus=bool(found))
+
+
+def default_launcher(machine: Machine) -> str:
+    """In this process if there is only one place for a run, so that what it prints is seen at once."""
+    return "local" if machine.has_gpus or machine.jobs > 1 else "debug"
+
+
+def hours(works: Sequence[Work]) -> dict[Path, float]:
+    """The estimates of the tables (`hours` in conf/table), by the directory of the run."""
+    return {work.directory: work.cell.hours for work in works if work.cell.hours is not None}
+
+
+def advice(works: Sequence[Work], machine: Machine) -> list[str]:
+    """What to do about the cells that cannot be placed on the machine: a line for each table and kind of cell."""
+    here = len(machine.slots)
+    lacking: dict[tuple[str, int, int | None], list[str]] = {}
+    for work in works:
+        need = work.need(machine)
+        if not machine.fits(need):
+            table, cell, _ = work.name.split("/")
+            names = lacking.setdefault((table, need.slots, work.cell.global_batch), [])
+            if cell not in names:
+                names.append(cell)
+    return [f"cannot be placed here: {line(*kind, names, here)}" for kind, names in lacking.items()]
+
+
+def line(table: str, slots: int, batch: int | None, cells: Sequence[str], here: int) -> str:
+    """What is missing, and what to do."""
+    these = f"CELLS='{' '.join(cells)}'"
+    ways = ["LAUNCHER=slurm trains on several machines of a cluster, and CELLS= leaves cells out"]
+    if batch:
+        workers = next(count for count in range(here, 0, -1) if batch % count == 0)
+        ways.insert(0, f"make {table} {these} WORKERS={workers} trains at the global batch of {batch} on {workers} of them")
+    return f"{table}: {', '.join(cells)}: {slots} GPUs are needed and there are {here}; {'; '.join(ways)}"
