@@ -18,10 +18,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.suggestions import did_you_mean, not_known
 from pufferfish_bench.config.own_configs import VARIABLE, own_folders
 from pufferfish_bench.config.recipes import adds_argument, check_complete, check_parts, drop_undeclared, pass_sizes, value_of
 from pufferfish_bench.config.settings import TYPES
-from pufferfish_bench.config.suggestions import did_you_mean, keys_of, unknown
+from pufferfish_bench.config.suggestions import keys_of, unknown
 
 CONFIGS = ("config", "describe", "advise")  # of this package: Hydra also composes configs of its own
 EXPECTED = {
@@ -103,7 +104,7 @@ class Loader(ConfigLoaderImpl):
         if found := re.match(r"(?:In '.*': )?Could not (?:find|load) '(\w+)/([^']+)'", said):
             group, choice = found.groups()
             options = repository.get_group_options(group)
-            return InputError(f"{group}={choice} is not known{did_you_mean(choice, options)}; allowed: {', '.join(options)}")
+            return not_known(f"{group}={choice}", choice, options)
         if found := re.match(r"Error merging override \W?\W?(([\w.]+)=.*)", said):
             wanted = EXPECTED.get(TYPES.get(found[2], ""), "another value")
             return InputError(f"{found[1]}: {wanted} is expected")

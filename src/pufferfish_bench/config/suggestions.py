@@ -41,11 +41,6 @@ def suggestions(key: str, known: Collection[str]) -> list[str]:
     return list(dict.fromkeys([*alias, *same, *spelled, *near]))[:3]
 
 
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
-
-
 def keys_of(config: DictConfig, prefix: str = "") -> set[str]:
     """The names of all settings as the command line spells them, without Hydra's own."""
     found = set()
