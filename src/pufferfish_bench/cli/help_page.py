@@ -1,7 +1,7 @@
 """What --help prints: one style for all commands, at most 100 columns wide."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WIDTH = 100
@@ -23,7 +23,7 @@ class Page:
     def text(self) -> str:
         blocks = [f"Usage: {self.program} {self.usage}".rstrip(), paragraphs(self.what)]
         if self.examples:
-            blocks.append("Examples:\n" + "\n".join(example(*pair) for pair in self.examples.items()))
+            blocks.append(f"Examples:\n{in_examples(self.examples)}")
         blocks += [f"{heading}:\n{listed(names)}" for heading, names in self.sections.items() if names]
         blocks += [paragraphs(self.foot)] if self.foot else []
         return "\n\n".join(blocks) + "\n"
@@ -33,10 +33,14 @@ def paragraphs(text: str) -> str:
     return "\n\n".join(textwrap.fill(part, WIDTH, break_on_hyphens=False) for part in text.split("\n\n"))
 
 
-def example(command: str, remark: str) -> str:
-    """A command that can be pasted, with its remark beside it, or above it if the line would be too long."""
-    line = f"  {command:<56}  # {remark}"
-    return line if len(line) <= WIDTH else f"  # {remark}\n  {command}"
+def in_examples(examples: Mapping[str, str]) -> str:
+    """Commands that can be pasted, with their remarks beside them, or above those that are too long."""
+    room = [len(command) for command, remark in examples.items() if len(f"  {command}  # {remark}") <= WIDTH]
+    lines = []
+    for command, remark in examples.items():
+        line = f"  {command:<{max(room, default=0)}}  # {remark}"
+        lines.append(line if len(line) <= WIDTH else f"  # {remark}\n  {command}")
+    return "\n".join(lines)
 
 
 def listed(names: Mapping[str, str]) -> str:
@@ -50,12 +54,3 @@ def listed(names: Mapping[str, str]) -> str:
         first = [f"  {name:<{width}}  {text[0]}".rstrip()] if beside else [f"  {name}", indent + text[0]]
         lines += [*first, *(indent + line for line in text[1:])]
     return "\n".join(lines)
-
-
-def options(**named: str) -> dict[str, str]:
-    """Options of a command and, last, those that every command has. The keyword `dry_run` is the option --dry-run."""
-    return {f"--{name.replace('_', '-')}": words for name, words in named.items()} | ALWAYS
-
-
-def in_words(names: Sequence[str]) -> str:
-    return ", ".join(names)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pufferfish_bench.cli.commands import program
-from pufferfish_bench.cli.help_page import ALWAYS, Page, in_words
+from pufferfish_bench.cli.help_page import ALWAYS, Page
 
 SETTINGS = "GROUP=CHOICE ... KEY=VALUE ... [OPTION ...]"
 SHARED = {
@@ -27,7 +27,7 @@ def groups(words: Sequence[str], only: Sequence[str] = ()) -> dict[str, str]:
     from pufferfish_bench.config.settings import config_dir
 
     found = choices([Path(config_dir()), *own_folders(), *map(Path, config_dirs(words))])
-    return {group: in_words(names) for group, names in found.items() if not only or group in only}
+    return {group: ", ".join(names) for group, names in found.items() if not only or group in only}
 
 
 def run_page(name: str, words: Sequence[str]) -> Page:

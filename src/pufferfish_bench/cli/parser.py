@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=what, add_help=False, allow_abbrev=False, **further)
         self.add_argument("-h", "--help", action="help", help=ALWAYS["-h, --help"])
         self.add_argument("--version", action="version", version=VERSION, help=ALWAYS["--version"])
-        self.examples = examples or {}
+        self.examples = {line.replace(f"pufferfish-{name} ", f"{prog} "): remark for line, remark in (examples or {}).items()}
 
     def format_help(self) -> str:
         named = [action for action in self._actions if action.option_strings]

@@ -40,11 +40,24 @@ HYDRA = {field.name for field in dataclasses.fields(HydraConf)}
 class Loader(ConfigLoaderImpl):
     """Hydra's loader, with our checks after it has composed a config."""
 
+    refused: InputError | None = None  # Hydra composes twice, and ignores the error of the first time
+
     def load_configuration(
         self, config_name: str | None, overrides: list[str], run_mode: RunMode, *arguments: Any, **further: Any
     ) -> DictConfig:
         if config_name not in CONFIGS:
             return super().load_configuration(config_name, overrides, run_mode, *arguments, **further)
+        if self.refused and run_mode == RunMode.RUN:
+            raise self.refused
+        try:
+            return self.checked_configuration(config_name, overrides, run_mode, *arguments, **further)
+        except InputError as error:
+            self.refused = error if run_mode == RunMode.MULTIRUN else None
+            raise
+
+    def checked_configuration(
+        self, config_name: str, overrides: list[str], run_mode: RunMode, *arguments: Any, **further: Any
+    ) -> DictConfig:
         words, repository = self.parsed(config_name, overrides)
         check_choices(words, repository)
         check_switches(words)
