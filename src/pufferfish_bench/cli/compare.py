@@ -11,10 +11,9 @@ from pufferfish_bench.cli.parser import Parser
 from pufferfish_bench.records.finding import RUNS, directories
 from pufferfish_bench.report import compare
 
-LIMIT = 20
 WHAT = (
-    "Shows runs side by side, one row each, with the settings in which they differ; the best value of each column is marked. Runs "
-    "that are not finished are shown as of their last epoch. Without arguments: the runs in results/runs."
+    "Shows runs side by side, one row each, with the settings in which they differ; the best value of each column is marked. "
+    "Runs that are not finished are shown as of their last epoch. Without arguments: the runs in results/runs."
 )
 EXAMPLES = {
     "pufferfish-compare": "all runs, a table for each data set",
@@ -29,7 +28,7 @@ def parser() -> Parser:
         "runs", nargs="*", type=Path, metavar="RUN", help="the directory of a run, or a folder of runs; plain files are ignored"
     )
     parser.add_argument(
-        "--limit", type=int, default=LIMIT, metavar="N", help="of a folder, only the newest N (default: %(default)s)"
+        "--limit", type=int, default=20, metavar="N", help="of a folder, only the newest N (default: %(default)s)"
     )
     parser.add_argument("--plot", action="store_true", help="draw the metric over epochs and over seconds, as PNG and SVG")
     parser.add_argument(

@@ -54,7 +54,7 @@ def run_setting(directory: Path) -> str:
     """The setting run=DIR, quoted for Hydra and for the shell."""
     path = str(directory)
     if not re.fullmatch(r"[\w./+-]+", path):
-        path = "'" + re.sub(r"(\\*)'", r"\1\1\\'", path) + "'"
+        path = '"' + re.sub(r'(\\*)"', r'\1\1\\"', path) + '"'
     return shlex.quote(f"run={path}")
 
 

@@ -10,9 +10,12 @@ SETTINGS = "GROUP=CHOICE ... KEY=VALUE ... [OPTION ...]"
 SHARED = {
     "--help-settings": "print all settings with their values, for the groups given beside it (Hydra's --cfg job)",
     "--config-dir DIR": "add config files of your own, in folders like conf/ (or set PUFFERFISH_CONF)",
-    "--shell-completion X": "completion of groups, choices and keys; X is install=bash, install=zsh, install=fish or uninstall=...",
+    "--shell-completion X": "completion of groups, choices and keys; X is install=bash (zsh, fish), or uninstall=...",
 }
-ALLOW = "a model or method that is not part of this package and may be built, such as my_net.Net; repeatable: the author of a record could otherwise have any code executed"
+ALLOW = (
+    "a model or method that is not part of this package and may be built, such as my_net.Net; repeatable: the author of a record "
+    "could otherwise have any code executed"
+)
 
 
 def page(name: str, words: Sequence[str] = ()) -> Page:
@@ -47,8 +50,8 @@ def run_page(name: str, words: Sequence[str]) -> Page:
             "Groups (default: model=resnet18 method=vanilla profile=paper; the others follow from the model)": groups(words),
             "Options": {"--multirun, -m": "run every combination of values that are separated by commas"} | SHARED | ALWAYS,
         },
-        "profile=paper has the paper's settings, profile=cpu a miniature for two cores, profile=smoke takes seconds. Every key is a "
-        "setting: epochs, batch_size, seed, run_dir, data_root, device, model.net.width, schedule.learning_rate, optimizer.momentum, ...",
+        "profile=paper has the paper's settings, profile=cpu a miniature for two cores, profile=smoke takes seconds. Every key "
+        "is a setting: epochs, batch_size, seed, run_dir, data_root, model.net.width, schedule.learning_rate, ...",
     )
 
 
@@ -92,9 +95,9 @@ def advise_page(name: str, words: Sequence[str]) -> Page:
                 words, ("model", "dataset", "profile", "precision", "optimizer")
             ),
             "Settings": {
-                "network=X": "a rate such as 10gbit, measured (under torchrun), a JSON file, a run's directory, or a cloud instance",
+                "network=X": "a rate (10gbit), measured (under torchrun), a JSON file, a run's directory, or a cloud instance",
                 "workers=N": "a number, a list such as [2,8,16], or a range such as 2..1024; latency=50us is that of a message",
-                "ratios=[0.5,0.25]": "ranks to measure, as fractions of the smaller side of a layer; layers=all takes the model's own",
+                "ratios=[0.5,0.25]": "ranks to measure, as fractions of a layer's smaller side; layers=all takes the model's own",
                 "rounds=N": "how often everything is measured; quick=true takes two rounds, to see that it works",
                 "run=DIR": "a finished run of this model: adds the stable ranks of its layers",
                 "out=FOLDER/NAME": "write NAME.json and a chart; json=true prints JSON",
