@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from pufferfish_bench.cli import compare
-from pufferfish_bench.report import describe
+from pufferfish_bench.records.record import Record
+from pufferfish_bench.report import compare_charts, describe
 from tests.support.records import write_record
 
 BASE: dict[str, Any] = {
@@ -40,7 +41,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     def show(*runs: dict[str, Any], width: int = 200) -> str:
         monkeypatch.setenv("COLUMNS", str(width))
         folders = [
-            write_record(tmp_path / f"run{number}", figures={"best_test_accuracy": 60.0}, **run)
+            write_record(tmp_path / f"run{number}", **{"figures": {"best_test_accuracy": 60.0}} | run)
             for number, run in enumerate(runs)
         ]
         compare.main([str(folder) for folder in folders])
@@ -130,3 +131,98 @@ def test_the_record_of_a_surgery_without_layers_is_described(tmp_path: Path, cap
     printed = capsys.readouterr().out
     assert "phase head, from epoch 2: 0 layers" in printed
     assert "the body is frozen" in printed
+
+
+def unfinished(folder: Path, *, epochs: int, **record: Any) -> Path:
+    """A run that was stopped; its record has the task."""
+    write_record(folder, settings=settings(epochs=epochs, name="net-data-stopped-cpu-seed1"), **record)
+    content = json.loads((folder / "run.json").read_text())
+    del content["summary"], content["finished"]
+    (folder / "run.json").write_text(json.dumps(content | {"task": {"metric": record["metric"], "higher_is_better": False}}))
+    return folder
+
+
+def marked(printed: str, column: str) -> list[bool]:
+    """For each row, whether a star follows the cell of a column."""
+    texts = cells(printed, column)
+    rows = [line for line in printed.split("──\n")[-1].split("\n") if line.strip()][: len(texts)]
+    return [bool(re.search(rf"(?<!\S){re.escape(text)} ★", row)) for text, row in zip(texts, rows, strict=True)]
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_the_best_value_is_marked_in_the_direction_that_the_record_says(shown: Callable[..., str], higher: bool):
+    figures = {"higher_is_better": higher, "best_score": 1.0}
+    values = {1: (31.0, 11.25), 2: (32.0, 12.25), 3: (33.0, 12.25)}
+    printed = shown_with(shown, figures, values)
+    assert marked(printed, "last") == ([False, True, True] if higher else [True, False, False])
+    assert marked(printed, "parameters") == [False] * 3  # all are equal
+
+
+def shown_with(shown: Callable[..., str], figures: dict[str, Any], values: dict[int, tuple[float, float]]) -> str:
+    return shown(
+        *({"settings": settings(seed=seed), "metric": "score", "values": own, "figures": figures} for seed, own in values.items())
+    )
+
+
+def test_without_arguments_the_runs_of_results_are_compared_by_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, refused: Callable
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "220")
+    refused(compare.main, [], "there are no runs in results/runs; train one first")
+    text = {"_target_": "data.Words", "seed": 1}
+    figures = {"best_test_accuracy": 60.0}
+    write_record(Path("results/runs/one"), settings=settings(), figures=figures)
+    write_record(Path("results/runs/demo/two"), settings=settings(seed=2), figures=figures, seconds=1.0)
+    write_record(Path("results/runs/text"), settings=settings(dataset=text), metric="val_ppl", figures={"best_val_ppl": 60.0})
+    (tmp_path / "results/runs/damaged").mkdir()
+    (tmp_path / "results/runs/damaged/run.json").write_text("{")
+    compare.main([])
+    printed = capsys.readouterr()
+    assert "left out: results/runs/damaged/run.json cannot be read" in printed.err
+    tables_of = {title: printed.out.split(f"{title}, ")[1] for title in ("Pictures", "Words")}
+    assert sorted(re.findall("files: results/runs/(.*)", printed.out)) == ["demo/two", "one", "text"]
+    assert marked(tables_of["Pictures"].split("Words")[0], "seconds per epoch").count(True) == 1
+    compare.main(["--limit", "1"])
+    printed = capsys.readouterr()
+    assert printed.out.count("files: ") == 1
+    assert "results/runs has 3 runs; the newest 1 are shown" in printed.err
+
+
+def test_an_unfinished_run_is_shown_as_of_its_last_epoch_and_wins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setenv("COLUMNS", "220")
+    stopped = unfinished(tmp_path / "stopped", epochs=9, metric="score", values=(7.0, 1.0, 2.0))
+    figures = {"higher_is_better": False, "best_score": 3.0}
+    others = [
+        write_record(tmp_path / name, settings=settings(seed=seed), metric="score", values=(9.0, 3.0 + seed), figures=figures)
+        for seed, name in ((1, "a"), (2, "b"))
+    ]
+    compare.main([str(folder) for folder in (*others, stopped)])
+    printed = capsys.readouterr().out
+    assert "not finished: 3 of 9 epochs" in printed
+    assert cells(printed, "last") == ["4.00", "5.00", "2.00"]
+    assert cells(printed, "best")[-1] == "1.00"
+    assert marked(printed, "last") == [True, False, False]
+
+
+def test_the_curves_are_drawn_over_epochs_and_over_seconds(tmp_path: Path, capsys: pytest.CaptureFixture):
+    runs = [
+        write_record(
+            tmp_path / name, settings=settings(seed=seed), seconds=3.0, surgery=5.0, figures={"best_test_accuracy": 60.0}
+        )
+        for seed, name in ((1, "a"), (2, "b"))
+    ]
+    compare.main([*map(str, runs), "--plot", "--out", str(tmp_path / "new" / "curves")])
+    printed = capsys.readouterr().out
+    for ending in ("png", "svg"):
+        assert f"written: {tmp_path / 'new' / 'curves'}.{ending}" in printed.replace("\n", "")
+    svg = (tmp_path / "new" / "curves.svg").read_text()
+    for words in ("epoch", "seconds of training", "test_accuracy"):
+        assert f">{words}<" in svg
+    figure = compare_charts.draw([(name, Record.read(folder)) for name, folder in zip("ab", runs, strict=True)])
+    left, right = (axes.get_lines()[0] for axes in figure.axes)
+    assert list(left.get_xdata()) == [1, 2]
+    assert list(right.get_xdata()) == pytest.approx([3, 11])  # with the surgery before epoch 2
+    assert list(right.get_ydata()) == [50, 60]

@@ -8,6 +8,7 @@ from rich.text import Text
 from pufferfish_bench.base.printable import printable
 
 RANK = int(os.environ.get("RANK", "0"))  # of this process among those that torchrun started
+PART_OF_MANY = "PUFFERFISH_PART_OF_MANY"  # set for runs that another command starts: they do not say what to do next
 
 console = Console(quiet=RANK > 0)
 complaints = Console(stderr=True)

@@ -1,13 +1,12 @@
 """Run the missing runs of tables and figures of the paper, keep their records, and write the report.
 
-python -m pufferfish_bench.cli.reproduce table4 [table8 ...] --profile cpu --seeds 3
+pufferfish tables table4 [table8 ...] --profile cpu --seeds 3
 
 A finished run is not repeated. Failed runs are listed at the end. After a stop, the same command continues. Tables with a run in
 common share it, because the directory of a run follows from its settings. --cells '*fp32' runs only the cells that match.
 Several runs are trained at a time on several GPUs, with --jobs, or on a Slurm cluster: docs/clusters.md.
 """
 
-import argparse
 import dataclasses
 import signal
 import sys
@@ -18,7 +17,9 @@ from pathlib import Path
 
 from pufferfish_bench.base.console import complain, console, say
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.suggestions import did_you_mean
 from pufferfish_bench.cli.messages import error_messages
+from pufferfish_bench.cli.parser import Parser
 from pufferfish_bench.paper import launching, placing, probe, tables
 from pufferfish_bench.paper.cells import TrainRun
 from pufferfish_bench.paper.jobs import Job
@@ -32,6 +33,14 @@ from pufferfish_bench.report.reproduction import write_report
 
 RESULTS = Path("results")
 LAUNCHERS = ("local", "slurm", "debug")
+WHAT = (
+    "Runs what is missing of tables and figures of the paper, keeps the records, and writes the report. Finished runs are kept."
+)
+EXAMPLES = {
+    "pufferfish tables table8 --profile smoke --seeds 1": "a table in seconds for each run",
+    "pufferfish tables table4 --profile cpu --cells '*fp32'": "some cells of a table",
+    "pufferfish tables table4 table8 --jobs 2": "two runs at a time",
+}
 
 
 @dataclass(frozen=True)
@@ -54,8 +63,9 @@ def only(wanted: Sequence[PaperTable], patterns: Sequence[str]) -> list[PaperTab
     """The tables with only those cells that match a pattern; a pattern that matches no cell of any table is refused."""
     for pattern in patterns:
         if not any(fnmatchcase(cell.name, pattern) for one in wanted for cell in one.cells):
+            names = [cell.name for one in wanted for cell in one.cells]
             there = "; ".join(f"{one.name} has {', '.join(cell.name for cell in one.cells)}" for one in wanted)
-            raise InputError(f"CELLS={pattern} matches no cell: {there}")
+            raise InputError(f"CELLS={pattern} matches no cell{did_you_mean(pattern, names)}: {there}")
     return [
         dataclasses.replace(
             one, cells=tuple(cell for cell in one.cells if any(fnmatchcase(cell.name, pattern) for pattern in patterns))
@@ -140,10 +150,10 @@ def train(works: Sequence[Work], at_once: Sequence[Job], machine: Machine, optio
     seconds = {directory: 3600 * hours for directory, hours in placing.hours(works).items()}
     if options.estimate and not slurm:
         seconds |= probe.estimate([work.job for work in fitting if work.directory not in seconds], say)
-    failed += [job.name for work in run(fitting, machine, seconds, len(at_once), options) for job in work.jobs]
+    failed += [job.name for work in run_works(fitting, machine, seconds, len(at_once), options) for job in work.jobs]
 
 
-def run(works: Sequence[Work], machine: Machine, seconds: Mapping[Path, float], done: int, options: Options) -> list[Work]:
+def run_works(works: Sequence[Work], machine: Machine, seconds: Mapping[Path, float], done: int, options: Options) -> list[Work]:
     """Train the runs with the chosen launcher; those that failed."""
     chosen = options.launcher or placing.default_launcher(machine)
     watcher = Overview(works, machine, seconds, console=console, live=chosen != "debug", done=done)
@@ -158,10 +168,8 @@ def run(works: Sequence[Work], machine: Machine, seconds: Mapping[Path, float], 
         return launching.run_all(works, machine, launcher, watcher)
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m pufferfish_bench.cli.reproduce", description="Run tables and figures of the paper."
-    )
+def parser() -> Parser:
+    parser = Parser("tables", WHAT, examples=EXAMPLES)
     add = parser.add_argument
     add("tables", nargs="+", metavar="TABLE", help=f"one or more of {', '.join(tables.names())}")
     add("--profile", default="cpu", help=f"one of {', '.join(tables.PROFILES)} (default: %(default)s)")
@@ -195,10 +203,15 @@ def main(words: Sequence[str]) -> int:
     return reproduce(given.tables, profile=given.profile, seeds=given.seeds, cells=given.cells or (), options=options)
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command pufferfish tables."""
     with error_messages():
         try:
             sys.exit(main(sys.argv[1:]))
         except (Stop, KeyboardInterrupt) as stop:
             complain("stopped; run the same command to continue")
             sys.exit(128 + (stop.signal if isinstance(stop, Stop) else signal.SIGINT))
+
+
+if __name__ == "__main__":
+    run()

@@ -12,6 +12,7 @@ from typing import Any
 from pufferfish_bench.base.console import RANK, console, say
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.explanations import explain
+from pufferfish_bench.cli import next_steps
 from pufferfish_bench.cli.messages import command
 from pufferfish_bench.cli.sweeps import Sweep
 from pufferfish_bench.config import batches
@@ -27,14 +28,17 @@ from pufferfish_bench.report.summary import closing
 
 def run() -> None:
     """The command pufferfish-run. A sweep continues after a run that fails."""
-    sweep = Sweep()
+    sweep, directories = Sweep(), []
 
     def train_job(job: Job) -> None:
         with sweep.attempt(job.overrides, job.number, job.config.device) if job.of_sweep else contextlib.nullcontext():
             train(job)
+            directories.append(Path(job.config.run_dir))
 
-    with command(), sweep.report():
+    with command("run"), sweep.report():
         for_each_config("config", train_job)
+        if len(directories) > 1:
+            next_steps.after_sweep(directories)
 
 
 def train(job: Job) -> None:
@@ -69,14 +73,14 @@ def train_in(directory: Path, job: Job) -> None:
     config, settings = job.config, settings_of(job.config)
     say(f"{settings['name']}  ->  {directory}", style="bold")
     if RANK == 0 and config.workers == 1 and run_directory.finished(directory, settings):
-        return show_summary(directory)  # immediately, without importing torch
+        return show_summary(directory, job)  # immediately, without importing torch
 
     from pufferfish_bench.config import parts as assembly
     from pufferfish_bench.distributed import world as worlds
 
     world = worlds.join(config.device, timeout=config.rank_timeout, warn_after=config.rank_warning)
     if world.broadcast_object(RANK == 0 and run_directory.finished(directory, settings)):
-        return show_summary(directory)
+        return show_summary(directory, job)
     if RANK == 0:
         batches.warn(config)
     check_trackers(config)
@@ -110,11 +114,12 @@ def fit(directory: Path, job: Job, parts: Any, *, task: Any, sample: list[Any], 
         except Stopped:
             if not probe or interrupts.requested():
                 console.print("stopped; a checkpoint is saved, and the same command resumes from it", highlight=False)
+                next_steps.after_stop(directory)
                 sys.exit(128 + (interrupts.received or signal.SIGTERM))  # another rank may have received the signal
     if probe:
         show_probe(probe.found(), config.probe_file)
     else:
-        show_summary(directory)
+        show_summary(directory, job)
 
 
 def observers_of(directory: Path, job: Job, manifest: dict[str, Any], *, device: str) -> list[Any]:
@@ -141,9 +146,11 @@ def show_probe(found: dict[str, float], file: str) -> None:
         print(json.dumps(found))
 
 
-def show_summary(directory: Path) -> None:
-    """Print the result of a finished run, on rank 0: other ranks may not see its files."""
+def show_summary(directory: Path, job: Job) -> None:
+    """Print the result of a finished run and what to do next, on rank 0: other ranks may not see its files."""
     if RANK:
         return
     with reader.asking(directory):
         say(closing(Record.read(directory)), lines=True)
+    if not job.of_sweep:  # else at the end of the sweep
+        next_steps.after_end(directory)

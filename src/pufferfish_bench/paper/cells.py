@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pufferfish_bench.base import cores
+from pufferfish_bench.base.console import PART_OF_MANY
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config import build
 from pufferfish_bench.distributed.units import bits_per_second
@@ -160,7 +161,7 @@ class TrainRun(Cell):
     def train(self, job: Job) -> int:
         """Train in a child process; the exit code. The load is recorded for all runs: a table with times may share them."""
         with machine_lock.held(exclusive=self.measures_time), machine_load.recorded(job.directory):
-            return attend(self.command(job), env=self.environment())
+            return attend(self.command(job), env=self.environment() | {PART_OF_MANY: "1"})
 
     def verdict(
         self, quantity: Quantity, ours: Sample | None, paper: PaperNumber | None, *, profile: str, machines: Collection[str]
