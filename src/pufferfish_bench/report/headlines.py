@@ -93,6 +93,9 @@ def draw_accuracy(records: Mapping[str, Sequence[Record]]) -> Figure:
         for before, after, moment in zip(runs[0].rows, runs[0].rows[1:], minutes, strict=False):
             if before["phase"] != after["phase"]:
                 axes.axvline(moment, color=look["color"], linestyle=":", linewidth=1.5, zorder=0)
+                words = f"{label}: {after['phase'].replace('_', ' ')}"
+                beside = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
+                axes.annotate(words, (moment, 0.99), (4, 0), fontsize=8, color="#555555", **beside)
     room = 0.08 * (max(shown) - min(shown)) or 1.0
     axes.set_ylim(min(shown) - room, max(shown) + room)  # the first third of the epochs may be out of sight: the ends matter
     axes.set_xlim(left=0)

@@ -11,7 +11,7 @@ for (const table of all("table")) {
     heads.forEach(other => other.removeAttribute("aria-sort"));
     if (way) head.setAttribute("aria-sort", way);
     const order = (a, b) => {
-      const [one, other] = [a, b].map(row => row.cells[at].dataset.value);
+      const [one, other] = [a, b].map(row => row.cells[at].dataset.key ?? row.cells[at].textContent);
       const kind = text => text === "" ? 2 : isNaN(text) ? 1 : 0;
       if (kind(one) !== kind(other)) return kind(one) - kind(other);
       return sign * (kind(one) === 0 ? one - other : one.localeCompare(other, "en", { numeric: true }));
@@ -20,10 +20,15 @@ for (const table of all("table")) {
   }));
 }
 """
-# A phone shows rows as cards. Browsers forget that a table is one if its display is changed: the roles say so.
+# A phone shows rows as cards, in which the name of the column stands beside each value.
+# Browsers forget that a table is one if its display is changed: the roles say so.
 ROLES = """
 const roles = {
   table: "table", "thead, tbody": "rowgroup", tr: "row", "thead th": "columnheader", "tbody th": "rowheader", td: "cell" };
+for (const table of all("table")) {
+  const names = all("thead th", table).map(head => head.textContent);
+  for (const row of table.tBodies[0].rows) names.forEach((name, at) => { if (at) row.cells[at].dataset.label = name; });
+}
 for (const [asked, role] of Object.entries(roles)) all(asked).forEach(found => found.setAttribute("role", role));
 """
 # A row stays if it has all words, its headings included; what has no such row is hidden, and what is collapsed opens.

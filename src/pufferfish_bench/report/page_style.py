@@ -38,7 +38,7 @@ summary { cursor: pointer; padding: .3rem 0 } summary h3 { display: inline; marg
 BAR = """
 .bar { display: flex; flex-wrap: wrap; gap: .3rem 1.5rem; align-items: center; justify-content: space-between;
   padding: .3rem 0; background: var(--back); border-bottom: 1px solid var(--line) }
-nav { display: flex; flex-wrap: wrap; gap: 0 .1rem; align-items: baseline }
+nav { display: flex; flex: 1 1 30rem; flex-wrap: wrap; gap: 0 .1rem; align-items: baseline; font-size: .95rem }
 nav a { padding: .25rem .4rem; min-width: 1rem; text-align: center }
 nav .kind { margin-left: .7rem; color: var(--faint); font-size: .85rem }
 search { display: flex; flex-wrap: wrap; gap: .2rem .5rem; align-items: center; font-size: .9rem }
@@ -55,7 +55,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .3rem .45rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: baseline }
 thead th { vertical-align: bottom } th:first-child { padding-left: 0 }
 tbody th { font-weight: 400 } tbody tr:hover { background: var(--panel) }
-.words { text-align: left } td.words, tbody th { white-space: normal; min-width: 7rem }
+.words, tbody th, td:not([data-key], .number) { text-align: left }
+tbody th, td:not([data-key], .number, :empty) { white-space: normal; min-width: 7rem }
 thead button { all: unset; cursor: pointer; font-weight: 600 } thead button:focus-visible { outline: 2px solid var(--link) }
 thead button:hover { text-decoration: underline dotted }
 th[aria-sort=ascending] button::after { content: " \\25B2" / "" }
@@ -85,7 +86,9 @@ WIDTHS = """
   tbody th, td:nth-child(n) { padding: 0; border: 0; text-align: left; min-width: 0 }
   tbody th, td[data-label=verdict] { flex-basis: 100% } tbody th { font-weight: 600 } td:empty { display: none }
   td[data-label]:not(:nth-child(2)):not([data-label=verdict])::before { content: attr(data-label) " "; color: var(--faint) }
-  th small a { min-width: 2.5rem; line-height: 2.5rem; border: 1px solid var(--line) } nav a { min-width: 1.5rem; padding: .5rem }
+  th small a { min-width: 2.5rem; line-height: 2.5rem; border: 1px solid var(--line) }
+  nav { flex-basis: 100%; flex-wrap: nowrap; overflow-x: auto }
+  nav a { min-width: 1.5rem; padding: .5rem; flex: none }
   .tiles { grid-template-columns: repeat(2, 1fr) } search input { width: 11rem } }
 """
 MODES = """
@@ -95,10 +98,12 @@ MODES = """
   .plot img { filter: invert(.91) hue-rotate(180deg) brightness(1.2) } }
 @media print {
   @page { size: A4 landscape; margin: 12mm } :root { color-scheme: light }
-  body { padding: 0; font-size: 10pt; max-width: none } .bar, .skip { display: none } a { color: inherit }
-  .scroll, .plot { overflow: visible } table { font-size: 8pt; white-space: normal } .plot img { max-width: 15cm; min-width: 0 }
-  h2, h3, summary, thead { break-after: avoid } tr, .plot, .tiles, .opening { break-inside: avoid }
-  .openings { grid-template-columns: repeat(2, minmax(0, 1fr)) } .openings .plot img { max-width: 100% }
+  body { padding: 0; font-size: 10pt; max-width: none } .bar, .skip, .opening .note { display: none } a { color: inherit }
+  .scroll, .plot { overflow: visible } table { font-size: 8pt; white-space: normal } section { margin-top: 1rem }
+  h2, h3, summary { break-after: avoid } tr, thead, .plot, .tiles { break-inside: avoid }
+  .plots, .openings, .shown { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0 1rem }
+  .openings:has(.waiting), .openings:not(:has(.waiting)) .shown { grid-template-columns: minmax(0, 1fr) }
+  .plot img { width: auto; min-width: 0; max-width: 100%; max-height: 17cm } .openings .plot img { max-height: 8.5cm }
   .tiles { grid-template-columns: repeat(6, 1fr) }
   .tiles li > * { border: 1px solid var(--line); border-left: .3rem solid var(--look) } }
 """

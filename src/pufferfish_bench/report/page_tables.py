@@ -12,8 +12,9 @@ from pufferfish_bench.records.files import RUN
 from pufferfish_bench.records.record import Record
 from pufferfish_bench.report.charts import Picture
 from pufferfish_bench.report.output import Cell, Sheet, digits
+from pufferfish_bench.report.svg import smaller
 
-IN_DATA = "".join(set(string.printable) - set(string.whitespace) - set("%#<>'")) + " "  # as they are, between single quotes
+IN_DATA = "".join(set(string.printable) - set(string.whitespace) - set("%#'")) + " "  # as they are, between single quotes
 COLOURS = {
     **dict.fromkeys(
         (verdicts.HOLDS, verdicts.EQUAL, verdicts.EQUAL_ROUNDED, verdicts.OF_THAT_ORDER, verdicts.WITHIN, verdicts.BETTER), "good"
@@ -27,27 +28,29 @@ def table(sheet: Sheet, caption: str, beside: Sequence[str] | None = None, links
 
     The first cell of a row is its heading. The caption is for screen readers: on the page a heading stands above the table.
     """
-    kinds = ["words" if place in sheet.text_columns else "" for place in range(len(sheet.columns))]
+    in_words = [place in sheet.text_columns for place in range(len(sheet.columns))]
     head = "".join(
-        f'<th scope="col" data-label="{escape(name)}"{classes(kind)}><button type="button">{escape(name)}</button></th>'
-        for name, kind in zip(sheet.columns, kinds, strict=True)
+        f'<th scope="col"{classes("words" * words)}><button type="button">{escape(name)}</button></th>'
+        for name, words in zip(sheet.columns, in_words, strict=True)
     )
     lines = []
     for (first, *rest), extra in zip(sheet.rows, beside or [""] * len(sheet.rows), strict=True):
-        cells = "".join(table_cell(*column, links or {}) for column in zip(sheet.columns[1:], rest, kinds[1:], strict=True))
-        heading = f'<th scope="row" data-value="{sort_key(first)}" class="words">{escape(first.text)}{extra}</th>'
-        lines.append(f"<tr>{heading}{cells}</tr>\n")
+        cells = "".join(table_cell(cell, words, links or {}) for cell, words in zip(rest, in_words[1:], strict=True))
+        key = f' data-key="{sort_key(first)}"' if extra or first.value is not None else ""
+        lines.append(f'<tr><th scope="row"{key}>{escape(first.text)}{extra}</th>{cells}</tr>\n')
     return (
         f'<div class="scroll"><table>\n<caption class="unseen">{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{''.join(lines)}</tbody></table></div>\n"
     )
 
 
-def table_cell(column: str, cell: Cell, kind: str = "", links: Mapping[str, str] | None = None) -> str:
-    """A cell with the name of its column, which a phone shows beside it, and the key that it is sorted by."""
-    looks, target = classes(kind, colour(cell.text)), (links or {}).get(cell.text)
+def table_cell(cell: Cell, in_words: bool = True, links: Mapping[str, str] | None = None) -> str:
+    """A cell with the key that it is sorted by, if that is not its text; a text among numbers is aligned like them."""
+    key = "" if cell.value is None else f' data-key="{sort_key(cell)}"'
+    among_numbers = "number" if cell.value is None and cell.text and not in_words else ""
+    target = (links or {}).get(cell.text)
     content = f'<a href="{escape(target)}">{escape(cell.text)}</a>' if target else escape(cell.text)
-    return f'<td data-label="{escape(column)}" data-value="{sort_key(cell)}"{looks}>{content}</td>'
+    return f"<td{key}{classes(among_numbers, colour(cell.text))}>{content}</td>"
 
 
 def colour(text: str) -> str:
@@ -83,8 +86,8 @@ def image(picture: Picture, alt: str, results: Path) -> str:
 
 
 def data_uri(picture: bytes) -> str:
-    """An SVG as the address of a picture, for an attribute in single quotes; a third smaller than in base64."""
-    return "data:image/svg+xml;charset=utf-8," + quote(re.sub(r"\s+", " ", picture.decode()), safe=IN_DATA)
+    """An SVG as the address of a picture, for an attribute in single quotes; half as long as in base64."""
+    return "data:image/svg+xml;charset=utf-8," + quote(smaller(picture.decode()), safe=IN_DATA)
 
 
 def prose(words: str, kind: str = "note") -> str:
