@@ -6,10 +6,12 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.paper import bandwidth, tables, verdicts
-from pufferfish_bench.report import claim_sheets
+from pufferfish_bench.paper import bandwidth, outcome, tables, verdicts
+from pufferfish_bench.paper.numbers import paper_numbers
+from pufferfish_bench.report import claim_sheets, headlines
 from pufferfish_bench.report.output import Cell, Sheet
 from tests.support.browser import FAULTS, asked, in_browser
 from tests.support.records import ablation, report, write_lab_run, write_record
@@ -33,8 +35,22 @@ def headline(results: Path, *nets: str) -> Path:
     return results
 
 
-def page(results: Path) -> str:
-    report(results)
+def openings(results: Path) -> list[headlines.Opening]:
+    """Accuracy and speed-up from the records of a results folder."""
+    outcomes = [outcome.read(tables.read(name, "cpu"), results / "records", paper_numbers()) for name in ("table4", "figure4b")]
+    return headlines.draw(outcomes, results / "figures/cpu", Console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with both kinds of opening, and claims that were run and not run."""
+    folder = headline(ablation(tmp_path_factory.mktemp("results")), "vanilla", "pufferfish")
+    report(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(results: Path) -> str:
     return (results / "report-cpu.html").read_text()
 
 
@@ -64,23 +80,21 @@ def test_every_claim_is_in_the_group_of_its_verdict_and_what_was_not_run_is_the_
     assert len({group.place for group in groups}) == len(groups)
 
 
-def test_the_counts_add_up_to_all_claims_and_link_to_as_many_rows(tmp_path: Path):
-    text = page(ablation(tmp_path))
-    tiles = re.findall(r'<li class="[^"]*">(?:<a href="#([^"]*)">|<div>)<b>(\d+)</b> <span>([^<]*)</span>', text)
-    claims = (tmp_path / "tables/cpu/claims.md").read_text()
-    total = sum(line.startswith(("| Table ", "| Figure ")) for line in claims.splitlines())
-    assert sum(int(count) for _, count, _ in tiles) == total
+def test_the_counts_add_up_to_all_claims_and_link_to_as_many_rows(results: Path, opened: str):
+    tiles = re.findall(r'<li class="[^"]*">(?:<a href="#([^"]*)">|<div>)<b>(\d+)</b> <span>([^<]*)</span>', opened)
+    claims = [line for line in (results / "tables/cpu/claims.md").read_text().splitlines() if line.startswith("| ")][2:]
+    assert sum(int(count) for _, count, _ in tiles) == len(claims)
     assert [name for *_, name in tiles][:3] == [verdicts.HOLDS, verdicts.OPPOSITE, verdicts.ALIKE]
     for place, count, name in tiles:
         assert bool(place) == (int(count) > 0), name
         if place and name != claim_sheets.NOT_TESTED:
-            part = text.split(f'id="{place}"')[1].split("</table>")[0]
+            part = opened.split(f'id="{place}"')[1].split("</table>")[0]
             assert part.count("<tr>") == int(count) + 1
-    assert f"{total - 3} of them not run" in words(text)
+    assert f"{sum(verdicts.NOT_RUN in line for line in claims)} of them not run" in words(opened)
 
 
-def test_claims_that_were_not_run_are_collapsed_and_come_after_those_with_a_verdict(tmp_path: Path):
-    text = page(ablation(tmp_path)).split('<section id="claims">')[1].split("</section>")[0]
+def test_claims_that_were_not_run_are_collapsed_and_come_after_those_with_a_verdict(opened: str):
+    text = opened.split('<section id="claims">')[1].split("</section>")[0]
     with_verdict, not_run = text.split('<details id="claims-not-run"')
     assert "the hybrid model is more accurate with warm-up than without" in words(with_verdict)
     assert "open" not in not_run.split(">")[0]
@@ -89,22 +103,22 @@ def test_claims_that_were_not_run_are_collapsed_and_come_after_those_with_a_verd
 
 
 def test_without_records_a_sentence_says_which_runs_each_picture_waits_for(tmp_path: Path):
-    text = words(page(ablation(tmp_path)).split('<section id="summary">')[1].split("</section>")[0])
-    assert "Not run yet: vanilla, Pufferfish, vanilla with as few parameters. Run make table4 PROFILE=cpu" in text
-    assert "Run make figure4b PROFILE=cpu" in text
+    accuracy, speedup = openings(tmp_path)
+    assert "Not run yet: vanilla, Pufferfish, vanilla with as few parameters. Run `make table4 PROFILE=cpu`" in accuracy.sentence
+    assert "Run `make figure4b PROFILE=cpu`" in speedup.sentence
+    accuracy, _ = openings(headline(tmp_path, "vanilla"))  # one line is no comparison
+    assert "Not run yet: Pufferfish, vanilla with as few parameters." in accuracy.sentence
+    assert accuracy.picture is speedup.picture is None
     assert not list(tmp_path.rglob("headline*"))
-    text = words(page(headline(tmp_path, "vanilla")))  # one line is no comparison
-    assert "Not run yet: Pufferfish, vanilla with as few parameters." in text
 
 
-def test_accuracy_over_time_appears_when_there_are_records(tmp_path: Path):
-    text = page(headline(tmp_path, "vanilla", "pufferfish"))
-    shown = words(text.split('<section id="summary">')[1].split("</section>")[0])
+def test_accuracy_over_time_appears_when_there_are_records(results: Path, opened: str):
+    shown = words(opened.split('<section id="summary">')[1].split("</section>")[0])
     assert "At the end (test accuracy, %): vanilla 93.20 after 10.0 minutes; Pufferfish 92.70 after 5.0 minutes." in shown
     assert "Not run yet: vanilla with as few parameters." in shown
     assert "Pufferfish ResNet-18 is as accurate within 1 point: " in shown
     assert "VGG" not in shown
-    picture = words((tmp_path / "figures/cpu/headline-accuracy.svg").read_text())
+    picture = words((results / "figures/cpu/headline-accuracy.svg").read_text())
     for phrase in ("vanilla", "Pufferfish: low rank", "minutes of training", "test accuracy, %", "Mean over 3 seeds"):
         assert phrase in picture, phrase
 
@@ -115,11 +129,13 @@ def test_speedup_over_bandwidth_appears_when_two_methods_have_two_rates(tmp_path
             for seed in (1, 2):
                 folder = tmp_path / f"records/cpu/figure4b/{line}_2hosts_{name}/seed{seed}"
                 write_lab_run(folder, cap=rate * 1e6, computation=computation, communication=megabits / rate)
-    text = page(tmp_path).split('<section id="summary">')[1].split("</section>")[0]
-    assert "Times as fast as vanilla at 100 Mbit/s and at 1 Gbit/s: pufferfish 3.33x and 2.33x." in words(text)  # 5/1.5, 1.4/0.6
-    assert "Pufferfish is faster per epoch than vanilla SGD: " in words(text)
-    assert text.count("<img ") == 1
-    assert "times as fast as vanilla" in words((tmp_path / "figures/cpu/headline-speedup.svg").read_text())
+    _, speedup = openings(tmp_path)
+    assert (
+        "Times as fast as vanilla at 100 Mbit/s and at 1 Gbit/s: pufferfish 3.33x and 2.33x." in speedup.sentence
+    )  # 5/1.5, 1.4/0.6
+    assert [claim.relation.label for claim in speedup.claims][-1] == "Pufferfish is faster per epoch than vanilla SGD"
+    assert "times as fast as vanilla" in words(speedup.picture.file(".svg").read_text())
+    assert speedup.picture.file(".png").is_file()
 
 
 def test_a_headline_names_cells_that_are_trained(monkeypatch: pytest.MonkeyPatch):
@@ -129,12 +145,6 @@ def test_a_headline_names_cells_that_are_trained(monkeypatch: pytest.MonkeyPatch
         tables.parse("table0", "cpu", content | {"headline": {"title": "H", "cells": {"B": "b"}}})
     with pytest.raises(InputError, match="headline needs a title and cells"):
         tables.parse("table0", "cpu", content | {"headline": {"cells": {"A": "a"}}})
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page with both kinds of opening, and claims that were run and not run."""
-    return page(headline(ablation(tmp_path_factory.mktemp("results")), "vanilla", "pufferfish"))
 
 
 @in_browser
