@@ -190,7 +190,7 @@ def test_a_planted_shape_is_found_in_the_report_and_only_there(tmp_path: Path):
     assert row in text
     page = (tmp_path / "report-cpu.html").read_text()
     assert page.count("records/cpu/table11/hybrid/seed1/run.json") == 1
-    assert page.count('class="words bad">not reproduced (differs)') == 2
+    assert page.count('class="bad">not reproduced (differs)') == 2
 
 
 def test_lines_that_were_not_inspected_are_not_run():

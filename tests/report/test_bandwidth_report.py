@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pufferfish_bench.paper import tables
-from pufferfish_bench.report import page
+from pufferfish_bench.report import page_tables
 from pufferfish_bench.report.output import Cell
 from tests.support.records import report, write_lab_run
 
@@ -77,7 +77,7 @@ def test_the_picture_numbers_the_crossing_points_and_names_what_is_predicted(res
         "times as fast as vanilla", "vanilla: communication / computation", "error bars: 95 % interval of the mean",
     ):  # fmt: skip
         assert phrase in words, phrase
-    assert (results / "report-cpu.html").read_text().count("<img ") == 4  # bandwidth, breakdown, workers, forecast over bandwidth
+    assert (results / "report-cpu.html").read_text().count("<img ") == 5  # the opening, bandwidth, breakdown, two forecasts
 
 
 def test_breakdown_and_forecast_are_of_the_mean_over_seeds_and_the_forecast_is_not_of_the_papers_net(results: Path):
@@ -99,6 +99,6 @@ def test_breakdown_and_forecast_are_of_the_mean_over_seeds_and_the_forecast_is_n
     ],
 )
 def test_a_verdict_over_bandwidth_has_a_colour_if_it_is_the_same_at_all_rates(verdict: str, colour: str | None):
-    cell = page.table_cell("verdict", Cell(verdict))
+    cell = page_tables.table_cell(Cell(verdict))
     assert (f'class="{colour}"' in cell) == (colour is not None)
     assert ("class" in cell) == (colour is not None)

@@ -14,7 +14,7 @@ from scipy import stats
 from pufferfish_bench.paper import outcome, tables
 from pufferfish_bench.paper.numbers import paper_numbers
 from pufferfish_bench.paper.verdicts import Sample
-from pufferfish_bench.report import cell_charts, charts, gap_charts, output, reproduction, size_charts, sweep_charts
+from pufferfish_bench.report import cell_charts, charts, claim_sheets, gap_charts, output, reproduction, size_charts, sweep_charts
 from tests.support.records import report, write_cell, write_record
 
 VALUES = {"one": (70.0, 72.0, 71.5), "two": (60.0, 61.5, 64.0)}
@@ -201,7 +201,7 @@ def test_images_are_counted_in_thousands_and_millions(count: float, words: str):
 
 
 def test_a_name_without_a_number_is_printed_as_it_is():
-    assert reproduction.number("figure_budget") == "Figure budget"
+    assert claim_sheets.number("figure_budget") == "Figure budget"
     assert output.signed("{:.1f}".format, -1.0) == "-1.0"
 
 

@@ -13,7 +13,7 @@ from pufferfish_bench.cli import report as command
 from pufferfish_bench.paper import outcome, tables, verdicts
 from pufferfish_bench.paper.numbers import paper_numbers
 from pufferfish_bench.records.files import read_json, write_json
-from pufferfish_bench.report import output, page, reproduction
+from pufferfish_bench.report import claim_sheets, output, page_tables, reproduction
 from tests.support.records import ablation, report, write_cell, write_counted, write_record
 
 
@@ -110,7 +110,7 @@ def test_one_sheet_has_all_claims_with_a_verdict(tmp_path: Path):
     write_cell(tmp_path, "cpu/table22/low_rank", (1.0, 2.0))
     write_cell(tmp_path, "cpu/table22/hybrid_without_warmup", (1.5, 2.5))
     there = [read(tmp_path, name) for name in ("table8", "table22")]
-    sheet = reproduction.claims(there)
+    sheet = claim_sheets.of_report(there)
     assert [row[0].text for row in sheet.rows] == ["Table 8"] * 3 + ["Table 22"] * 3  # also those that were not run
     assert sheet.rows[1] == [output.Cell("Table 8"), *reproduction.sheets(there[0])[1].rows[1]]
     assert [row[-1].text for row in sheet.rows[4:]] == [verdicts.NOT_RUN] * 2
@@ -157,7 +157,7 @@ def test_the_verdict_on_a_time_names_the_machine_that_it_was_measured_on(tmp_pat
     (machine,) = outcome.machines(found.records["vgg19_vanilla"])
     assert times
     assert all(verdict.endswith(f") on {machine}") for verdict in times)
-    assert all(page.colour(verdict) in ("good", "bad") for verdict in times)
+    assert all(page_tables.colour(verdict) in ("good", "bad") for verdict in times)
     assert (found.claims[0].ours, found.claims[0].paper) == (1.5, 1.23)
 
 

@@ -37,6 +37,24 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """The learning curves that open the page of the report."""
+
+    title: str
+    cells: Mapping[str, str]  # what a line is called -> its cell
+
+    @classmethod
+    def parse(cls, name: str, own: Mapping[str, Any], cells: Sequence[Cell]) -> "Headline":
+        if not {"title", "cells"} <= set(own):
+            raise InputError(f"{name}: headline needs a title and cells: add headline: {{title: ..., cells: {{label: cell}}}}")
+        known = [cell.name for cell in cells if cell.has_seeds]
+        for cell in own["cells"].values():
+            if cell not in known:
+                raise InputError(f"{name}: headline: there is no cell {cell} that is trained; there are {', '.join(known)}")
+        return cls(own["title"], own["cells"])
+
+
+@dataclass(frozen=True)
 class PaperTable:
     """A table or figure of the paper under one profile."""
 
@@ -55,6 +73,7 @@ class PaperTable:
     sweep: Sweep | None = None
     gates: Mapping[str, Gates] = field(default_factory=dict)
     gaps: GapSettings | None = None
+    headline: Headline | None = None
 
     def cell(self, name: str) -> Cell:
         return next(cell for cell in self.cells if cell.name == name)
@@ -133,6 +152,7 @@ def parse(name: str, profile: str, content: Mapping[str, Any]) -> PaperTable:
         sweep=parse_sweep(name, content, cells) if picture == "sweep" else None,
         gates=gates,
         gaps=GapSettings.parse(name, content.get("gaps", {}), [cell.line for cell in cells]) if picture == "gaps" else None,
+        headline=Headline.parse(name, content["headline"], cells) if "headline" in content else None,
     )
 
 

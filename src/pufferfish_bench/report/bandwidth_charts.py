@@ -36,14 +36,37 @@ def draw(found: Outcome, trained: Sequence[str]) -> Figure:
     time.set(ylabel="seconds per epoch")
     gain.set(ylabel=f"times as fast as {drawn[0].label}", xlabel="bandwidth of each host's link")
     for axes in (time, gain):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:.0e}"[0] in "25" else "")
-        name_rates(axes, rates, unlimited=any(math.inf in curve.samples for curve in drawn))
-    compare_with_paper(found, time, gain, drawn[0], rates)
+        set_scales(axes, drawn, rates)
+        mark_papers_ratio(found, axes, rates, in_words=axes is gain)
+    name_ratios(found, time, drawn[0], rates)
     list_crossings(below, crossed)
     gain.legend(*time.get_legend_handles_labels(), loc="upper right", fontsize=9)
     return figure
+
+
+def draw_gains(found: Outcome) -> Figure:
+    """The speed-up over the first method alone, without crossing points: the short form, which opens the page."""
+    base, *others = drawn = curves.curves(found)
+    rates = sorted({bits for curve in drawn for bits in curve.measured})
+    figure = Figure(figsize=(charts.WIDTH, 5), layout="constrained")
+    axes = figure.subplots()
+    for number, curve in enumerate(others, start=1):
+        draw_speedups(axes, curve, base, rates, charts.look(number))
+    axes.axhline(1.0, color=charts.look(0)["color"], linewidth=1, label=base.label)
+    axes.set(ylabel=f"times as fast as {base.label}", xlabel="bandwidth of each host's link")
+    set_scales(axes, drawn, rates)
+    mark_papers_ratio(found, axes, rates, in_words=True)
+    axes.tick_params(axis="x", labelsize=9)  # a narrower picture than that of `draw`
+    axes.legend(loc="upper right", fontsize=9)
+    return figure
+
+
+def set_scales(axes: Axes, drawn: Sequence[Curve], rates: Sequence[float]) -> None:
+    """Both axes logarithmic, with readable numbers."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:.0e}"[0] in "25" else "")
+    name_rates(axes, rates, unlimited=any(math.inf in curve.samples for curve in drawn))
 
 
 def draw_times(axes: Axes, curve: Curve, rates: Sequence[float], look: dict[str, str]) -> None:
@@ -103,22 +126,27 @@ def name_rates(axes: Axes, rates: Sequence[float], *, unlimited: bool) -> None:
     axes.tick_params(axis="x", which="minor", bottom=False)
 
 
-def compare_with_paper(found: Outcome, time: Axes, gain: Axes, base: Curve, rates: Sequence[float]) -> None:
-    """Communication over computation of the first method at each rate, and a line where it is that of the paper."""
+def name_ratios(found: Outcome, axes: Axes, base: Curve, rates: Sequence[float]) -> None:
+    """Communication over computation of the first method at each rate, on a second axis at the top."""
     ratios = curves.ratios(found, base.label)
     if not ratios:
         return
-    above = time.secondary_xaxis("top")
+    above = axes.secondary_xaxis("top")
     above.set_xticks([bits for bits in rates if bits in ratios], [f"{ratios[bits]:.2g}" for bits in rates if bits in ratios])
     above.tick_params(axis="x", which="minor", top=False)
     above.set_xlabel(f"{base.label}: communication / computation", fontsize=10)
+
+
+def mark_papers_ratio(found: Outcome, axes: Axes, rates: Sequence[float], *, in_words: bool) -> None:
+    """A line where communication over computation is that of the paper, if it is in sight."""
     like = like_the_paper(found)
-    if like and rates[0] <= like[0] <= BEYOND * rates[-1]:
-        for axes in (time, gain):
-            axes.axvline(like[0], color=charts.GREY, linestyle=":", linewidth=1.5, zorder=0)
+    if not like or not rates[0] <= like[0] <= BEYOND * rates[-1]:
+        return
+    axes.axvline(like[0], color=charts.GREY, linestyle=":", linewidth=1.5, zorder=0)
+    if in_words:
         words = f"{like[2]:.2f} at {show_bits(like[0])}:\nas in the paper"
         beside = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
-        gain.annotate(words, (like[0], 0.99), (4, 0), fontsize=8, color="#555555", **beside)
+        axes.annotate(words, (like[0], 0.99), (4, 0), fontsize=8, color="#555555", **beside)
 
 
 def list_crossings(axes: Axes, crossed: Sequence[Crossing]) -> None:

@@ -1,5 +1,6 @@
 """The cells of a table below one another with their first figure, the claims about it, and the metric over training time."""
 
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -12,6 +13,7 @@ from pufferfish_bench.paper.outcome import Claim, Outcome
 from pufferfish_bench.records.record import Record
 from pufferfish_bench.report import charts
 
+MOST_MARKERS = 12  # on a curve
 STYLES = ("-", "--", ":")  # colours and markers repeat after eight cells; then the line style changes
 Curve = tuple[list[float], list[float]]  # minutes, values
 
@@ -99,7 +101,9 @@ def draw_curves(axes: Axes, found: Outcome, trained: Sequence[str], curves: Mapp
     for name, (minutes, values) in curves.items():
         position = trained.index(name)
         style = STYLES[position // len(charts.LINES) % len(STYLES)]
-        axes.plot(minutes, values, label=found.table.cell(name).label, linestyle=style, markersize=4, **charts.look(position))
+        every = math.ceil(len(minutes) / MOST_MARKERS)
+        look = {"linestyle": style, "markersize": 4, "markevery": every, **charts.look(position)}
+        axes.plot(minutes, values, label=found.table.cell(name).label, **look)
     metric = found.records[next(iter(curves))][0].metric
     axes.set(xlabel="minutes of training", ylabel=quantities.label(metric))
     axes.legend(fontsize=9, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))

@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -41,6 +42,16 @@ STYLE = {
     "savefig.dpi": 150,
     "text.parse_math": False,  # a $ in a name stays a $
 }
+
+
+class Picture(NamedTuple):
+    """A chart that was saved as PNG and SVG."""
+
+    path: Path  # without its ending
+    shows: str  # what is to be seen, for readers who cannot see it
+
+    def file(self, ending: str) -> Path:
+        return self.path.with_name(self.path.name + ending)
 
 
 @contextmanager

@@ -24,22 +24,20 @@ from pufferfish_bench.report import (
     size_charts,
     sweep_charts,
 )  # fmt: skip
+from pufferfish_bench.report.charts import Picture
 
 Form = Callable[[Outcome, Sequence[str]], Figure]  # called with the names of the cells that were trained
 
 
-def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
-    """Draw the trained cells of a table, if any, as PNG and SVG; return the paths without their endings."""
+def draw(found: Outcome, out: Path, console: Console) -> list[Picture]:
+    """Draw the trained cells of a table, if any, as PNG and SVG."""
     measured_in = [figure.cell for figure in found.figures if figure.ours and figure.cell.has_seeds]
     trained = list(dict.fromkeys(cell.name for cell in measured_in))
     made = []
-    for ending, form in forms(found).items() if trained else ():
-        made.append(out.with_name(out.name + ending))
+    for ending, (form, shows) in forms(found).items() if trained else ():
+        made.append(Picture(out.with_name(out.name + ending), shows))
         with charts.style():
-            figure = form(found, trained)
-            words = (found.table.note, over_seeds(figure, found, trained), provenance.sentence(found.provenance))
-            charts.write_at_foot(figure, " ".join(filter(None, words)))
-            charts.save(figure, made[-1], console)
+            finish(form(found, trained), found, trained, made[-1], console)
     if found.table.picture == "lab" and trained:
         runs = [mean_run(found.table.cell(name).line, found.records[name]) for name in trained]
         seeds = max(len(found.records[name]) for name in trained)
@@ -47,7 +45,14 @@ def draw(found: Outcome, out: Path, console: Console) -> list[Path]:
     return made
 
 
-def forms(found: Outcome) -> Mapping[str, Form]:
+def finish(figure: Figure, found: Outcome, trained: Sequence[str], picture: Picture, console: Console) -> None:
+    """Write at the foot what the chart was made from, and save it."""
+    words = (found.table.note, over_seeds(figure, found, trained), provenance.sentence(found.provenance))
+    charts.write_at_foot(figure, " ".join(filter(None, words)))
+    charts.save(figure, picture.path, console)
+
+
+def forms(found: Outcome) -> Mapping[str, tuple[Form, str]]:
     """The charts of a table; times over bandwidth need two rates."""
     known = FORMS[found.table.picture]
     return known if found.table.picture != "lab" or curves.curves(found) else {}
@@ -75,12 +80,20 @@ def mean_run(label: str, records: Sequence[Record]) -> Measured:
     return replace(runs[0], seconds=seconds)
 
 
-FORMS: Mapping[str, Mapping[str, Form]] = {  # by their name in conf/table/; for each, the endings of the file names
-    "cells": {"": cell_charts.draw},
-    "breakdown": {"": cell_charts.draw, "-breakdown": bars},
-    "size": {"": cell_charts.draw, "-size": size_charts.draw},
-    "sweep": {"": sweep_charts.draw_sweep},
-    "scaling": {"": sweep_charts.draw_scaling},
-    "gaps": {"": gap_charts.draw},
-    "lab": {"-bandwidth": bandwidth_charts.draw},  # and those of lab_pictures
-}
+CELLS = "a point with its interval for each cell, the differences that the claims are about, and learning curves if there are any"
+FORMS: Mapping[str, Mapping[str, tuple[Form, str]]] = {  # by their name in conf/table/; for each, the endings of the file names
+    "cells": {"": (cell_charts.draw, CELLS)},
+    "breakdown": {"": (cell_charts.draw, CELLS), "-breakdown": (bars, "the parts of an epoch of each cell, as stacked bars")},
+    "size": {
+        "": (cell_charts.draw, CELLS),
+        "-size": (size_charts.draw, "the metric and the minutes of training over the number of nonzero parameters"),
+    },
+    "sweep": {"": (sweep_charts.draw_sweep, "the metric over the setting that is swept, and learning curves")},
+    "scaling": {"": (sweep_charts.draw_scaling, "seconds per epoch and speed-up over the number of workers, by method")},
+    "gaps": {"": (gap_charts.draw, "the difference between the two nets over the number of images seen, with the paper's")},
+    "lab": {  # and those of lab_pictures
+        "-bandwidth": (
+            bandwidth_charts.draw, "seconds per epoch and speed-up over bandwidth, a line for each method, with crossing points",
+        )
+    },
+}  # fmt: skip

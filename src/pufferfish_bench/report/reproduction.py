@@ -1,8 +1,6 @@
 """The paper's tables beside ours: from records to Markdown, CSV and a page; the same records give the same bytes."""
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,49 +9,27 @@ from rich.console import Console
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import in_markdown
-from pufferfish_bench.paper import bandwidth, outcome, tables, verdicts
+from pufferfish_bench.paper import outcome, tables, verdicts
 from pufferfish_bench.paper.gates import Finding
 from pufferfish_bench.paper.numbers import PaperNumber, paper_numbers
-from pufferfish_bench.paper.outcome import Claim, Figure, Outcome
+from pufferfish_bench.paper.outcome import Figure, Outcome
 from pufferfish_bench.records import machine_load, provenance
-from pufferfish_bench.report import bandwidth_sheets, gap_sheets, lines, output
+from pufferfish_bench.report import bandwidth_sheets, claim_sheets, gap_sheets, lines, output
 from pufferfish_bench.report.output import EMPTY, Cell, Sheet, signed, spread
 
 COLUMNS = ("cell", "quantity", "paper", "ours", "seeds", "difference", "verdict")
-RELATION_COLUMNS = (
-    "the paper's claim", "quantity", "paper", "ours", "95 % interval", "p", "p (Holm)", "seeds", "seeds needed", "verdict",
-)  # fmt: skip
 GATE_COLUMNS = ("claims about", "gate", "measured", "needed", "holds")
 GATES_READING = "A claim about quality is tested only if the gates of its model hold. Otherwise the runs say nothing about it."
 COMPANY_NOTE = (
     "Times measured beside other processes: during at least one of the runs, others used more than "
     f"{machine_load.COMPANY:g} cores on average."
 )
-DISPENSABLE = (
-    "p",
-    "seeds needed",
-    "seeds",
-    "p (Holm)",
-    "quantity",
-    "95 % interval",
-)  # on a narrow terminal, the first ones first
 READING = (
     "Mean ± standard deviation over seeds. Sigma is that of a single run, combined from the paper's spread and ours. A profile "
     "other than `paper` is a small version of the paper's experiments: its results are not comparable with the paper's numbers, "
     "but its relations can be tested. Parameters and MACs that are counted without training are those of the paper's full-size "
     "models; models trained under another profile are mostly narrower, as their records say. Times are wall-clock times on a "
     "machine that may have had other load."
-)
-RELATIONS_READING = (
-    "`paper` and `ours` are ratios for times (1.5x: 1.5 times as fast) and for sizes (1.5x: 1.5 times as small), and differences "
-    "for everything else. A claim marked (ours) is not in the paper's words: it follows from its numbers, or it is a question "
-    "of ours. Sizes, MACs and bytes are counted and compared exactly, in all digits that the paper prints, without a test. Runs "
-    "are compared seed by seed: a two-sided t test on the differences (for times, on the logarithms of the ratios). A claim with "
-    '"within" is tested for equivalence: two one-sided tests at the margin, which we chose; the interval is the two-sided one. '
-    "`p (Holm)` is corrected for the number of claims in the report, and a verdict needs it below 5 %. `seeds needed`: how many "
-    "seeds with the observed spread have a chance of 80 % to show, corrected for all claims, equivalence if there is no "
-    "difference, or else a difference as large as the paper's. A claim over bandwidth is tested at each measured rate, each test "
-    "is one of the claims that p is corrected for, and the verdict names the rates; between them nothing is tested."
 )
 
 
@@ -77,53 +53,15 @@ def figure_cells(figure: Figure) -> list[Cell | str]:
     ]
 
 
-def claim_cells(claim: Claim) -> list[Cell | str]:
-    """A row of the table of relations."""
-    judgement, quantity = claim.judgement, claim.quantity
-    show = "{:.2f}x".format if claim.is_ratio else partial(signed, quantity.show)
-    return [
-        claim.relation.label,
-        quantity.label,
-        output.number(claim.paper, show),
-        output.number(claim.ours, show),
-        Cell(" to ".join(map(show, judgement.interval)), claim.ours) if judgement.interval else EMPTY,
-        output.number(judgement.p, "{:.2g}".format),
-        output.number(judgement.corrected_p, "{:.2g}".format),
-        Cell(" and ".join(map(str, judgement.seeds)), sum(judgement.seeds)) if claim.relation.has_seeds else EMPTY,
-        output.number(judgement.seeds_needed, str),
-        judgement.verdict,
-    ]
-
-
-def whole_cells(claim: Claim, tests: Sequence[Claim]) -> list[Cell | str]:
-    """The row of a claim; for one over bandwidth that of all its tests, with the lowest and the highest of our ratios."""
-    row, ratios = claim_cells(claim), [test.ours for test in tests if test.ours is not None]
-    if ratios:
-        lowest, highest = (
-            claim_cells(replace(claim, judgement=replace(claim.judgement, ratio=ratio, difference=ratio)))[3]
-            for ratio in (min(ratios), max(ratios))
-        )
-        row[3] = Cell(" to ".join(dict.fromkeys((lowest.text, highest.text))), lowest.value)
-    return row
-
-
 def gate_cells(name: str, finding: Finding) -> list[str]:
     """A row of the table of gates."""
     holds = f"no: {finding.failure}" if finding.failure else "yes"
     return [name.replace("_", " "), finding.gate, finding.measured, finding.needed, holds]
 
 
-def number(name: str) -> str:
-    """The printed name: Table 4 for table4, Figure 3a for figure3a; the name itself for a table of the user's."""
-    if not name.startswith(("table", "figure")):
-        return name.replace("_", " ")
-    kind = "table" if name.startswith("table") else "figure"
-    return f"{kind.capitalize()} {name.removeprefix(kind).replace('_', ' ').strip()}"
-
-
 def sheets(found: Outcome) -> list[Sheet]:
     """The figures of a table, and the paper's claims about them; or its lines, if it describes a model or recipe."""
-    title = f"{number(found.table.name)}: {found.table.title}"
+    title = f"{claim_sheets.number(found.table.name)}: {found.table.title}"
     if found.comparisons:
         return [lines.sheet(title, found)]
     figures = [figure_cells(figure) for figure in found.figures]
@@ -131,9 +69,7 @@ def sheets(found: Outcome) -> list[Sheet]:
     note = " ".join(filter(None, (found.table.note, COMPANY_NOTE * marked)))
     shown = [Sheet(title, COLUMNS, figures, note, READING, ("seeds", "difference"))]
     if found.claims:
-        whole = bandwidth.collected(found.claims)
-        rows_of_claims = [row for claim, tests in whole for row in (whole_cells(claim, tests), *map(claim_cells, tests))]
-        shown.append(Sheet("Relations", RELATION_COLUMNS, rows_of_claims, "", RELATIONS_READING, DISPENSABLE))
+        shown.append(claim_sheets.of_table(found))
     rows_of_gates = [gate_cells(name, finding) for name, findings in found.findings.items() for finding in findings]
     if found.gaps:
         shown.append(gap_sheets.sheet(found))
@@ -144,19 +80,6 @@ def sheets(found: Outcome) -> list[Sheet]:
 
 def markdown(found: Outcome) -> str:
     return "\n".join([*(sheet.markdown() for sheet in sheets(found)), in_markdown(provenance.sentence(found.provenance)), ""])
-
-
-def claims(outcomes: Sequence[Outcome]) -> Sheet:
-    """All claims of these tables on one sheet, also those whose runs are missing, and how many have each verdict."""
-    whole = [(found, claim, tests) for found in outcomes for claim, tests in bandwidth.collected(found.claims)]
-    rows_of_claims = [[number(found.table.name), *whole_cells(claim, tests)] for found, claim, tests in whole]
-    verdict = Counter(bandwidth.kind(claim.judgement.verdict) for _, claim, _ in whole)
-    counts = ", ".join(f"{count} {words}" for words, count in verdict.most_common())
-    sources = [
-        f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in outcomes if found.claims and found.provenance
-    ]
-    note = f"{len(rows_of_claims)} claims: {counts}. From the records. {'. '.join(sources)}."
-    return Sheet("The paper's claims", ("table", *RELATION_COLUMNS), rows_of_claims, note, RELATIONS_READING)
 
 
 def rows(found: Outcome) -> list[dict[str, Any]]:
@@ -173,25 +96,6 @@ def rows(found: Outcome) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def relation_rows(found: Outcome) -> list[dict[str, Any]]:
-    return [
-        {
-            "table": found.table.name, "profile": found.table.profile, "claim": claim.relation.plain_label,
-            "source": "ours" if claim.relation.is_ours else "paper",
-            "quantity": claim.relation.quantity, "of": claim.relation.of, "is": claim.relation.direction,
-            "than": claim.relation.than, "than_quantity": claim.relation.than_quantity,
-            "margin": claim.relation.margin, "margin_is_share": claim.relation.margin_is_share,
-            "paper": claim.paper, "ours": claim.ours,
-            "low": claim.judgement.interval and claim.judgement.interval[0],
-            "high": claim.judgement.interval and claim.judgement.interval[1],
-            "p": claim.judgement.p, "p_holm": claim.judgement.corrected_p,
-            "seeds_of": claim.judgement.seeds[0], "seeds_than": claim.judgement.seeds[1],
-            "seeds_needed": claim.judgement.seeds_needed, "verdict": claim.judgement.verdict,
-        }
-        for claim in found.claims
-    ]  # fmt: skip
-
-
 def place(found: Outcome, results: Path) -> Path:
     """The path of the files of a table or figure, without their endings."""
     return results / ("figures" if found.table.name.startswith("figure") else "tables") / found.table.profile / found.table.name
@@ -201,7 +105,7 @@ def write(found: Outcome, out: Path, console: Console) -> None:
     """Write one table or figure as Markdown and CSV."""
     texts = {".md": markdown(found), ".csv": output.csv_text(lines.rows(found) or rows(found))}
     if found.claims:
-        texts["-relations.csv"] = output.csv_text(relation_rows(found))
+        texts["-relations.csv"] = output.csv_text(claim_sheets.rows(found))
     if found.gaps:
         texts["-gaps.csv"] = output.csv_text(gap_sheets.rows(found))
     output.write(out, texts, console)
@@ -230,16 +134,16 @@ def write_report(names: Sequence[str], *, profile: str, results: Path, console: 
     if not there:
         folder = results / "records" / profile
         raise InputError(f"there are no records in {folder}; run some first, for example: make table4 PROFILE={profile}")
-    from pufferfish_bench.report import page, pictures  # seconds of imports that an error message does not need
+    from pufferfish_bench.report import headlines, page, pictures  # seconds of imports that an error message does not need
 
     drawn = {}
     for found in there:
         out = place(found, results)
         write(found, out, console)
-        drawn[found.table.name] = [made.with_name(made.name + ".svg").read_bytes() for made in pictures.draw(found, out, console)]
-    all_claims = claims(outcomes)
-    parts = [(number(found.table.name), sheets(found), found) for found in there]
-    text = page.page(all_claims, parts, drawn, results)
+        drawn[found.table.name] = pictures.draw(found, out, console)
+    all_claims = claim_sheets.of_report(outcomes)
+    openings = headlines.draw(outcomes, results / "figures" / profile, console)
+    text = page.page(all_claims, openings, [(sheets(found), found) for found in there], drawn, results)
     output.write(results / "tables" / profile / "claims", {".md": all_claims.markdown()}, console)
     output.write(results / f"report-{profile}", {".html": text}, console)
     by_name = {found.table.name: found for found in outcomes}
