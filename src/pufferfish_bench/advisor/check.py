@@ -8,6 +8,7 @@ from typing import Any
 from pufferfish_bench.advisor.advice import methods_in
 from pufferfish_bench.advisor.networks import measured as network_of
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.suggestions import not_known
 from pufferfish_bench.config import yaml_files
 from pufferfish_bench.distributed import forecast, units
 from pufferfish_bench.records.record import Record, step_seconds
@@ -56,9 +57,9 @@ def settings(toy: bool) -> dict[str, Any]:
 
 
 def cases(found: Mapping[str, Any], only: Sequence[str] = ()) -> list[Case]:
-    unknown = sorted(set(only) - set(found["models"]))
-    if unknown:
-        raise InputError(f"--models {' '.join(unknown)} is not known; allowed: {', '.join(found['models'])}")
+    for name in only:
+        if name not in found["models"]:
+            raise not_known(f"--models {name}", name, list(found["models"]))
     return [
         Case(name, each["batch_size"], tuple(each["overrides"]))
         for name, each in found["models"].items()

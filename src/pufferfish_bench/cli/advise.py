@@ -16,14 +16,15 @@ from pufferfish_bench.base.console import RANK, complain, complaints
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli.messages import command
 from pufferfish_bench.config.build import config_errors
-from pufferfish_bench.config.command_line import Job, config_dirs, for_each_config
+from pufferfish_bench.config.command_line import Job, for_each_config
+from pufferfish_bench.config.own_configs import config_dirs
 from pufferfish_bench.config.settings import plain
 from pufferfish_bench.records.files import write_json
 
 
 def run() -> None:
     """The command pufferfish-advise."""
-    with command():
+    with command("advise"):
         for_each_config("advise", show)
 
 

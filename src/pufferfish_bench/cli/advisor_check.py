@@ -1,12 +1,11 @@
 """Compare the advisor's predictions with real runs between two hosts of the network lab. Needs root.
 
-    python -m pufferfish_bench.cli.advisor_check --out results/advisor
+    pufferfish advisor-check --out results/advisor
 
 Computation is measured by the advisor on both hosts at once, the network of each rate by a micro-benchmark, all before the
 runs. Everything uses one thread for each host and the lock of this machine: nothing else of this package measures meanwhile.
 """
 
-import argparse
 import contextlib
 import json
 import sys
@@ -20,7 +19,8 @@ from pufferfish_bench.base import cores
 from pufferfish_bench.base.console import complain, say
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import netlab
-from pufferfish_bench.cli.messages import VERSION, error_messages
+from pufferfish_bench.cli.messages import error_messages
+from pufferfish_bench.cli.parser import Parser
 from pufferfish_bench.distributed import units
 from pufferfish_bench.distributed.lab import Lab
 from pufferfish_bench.paper import machine_lock
@@ -30,10 +30,11 @@ from pufferfish_bench.training.signals import Interrupts
 
 NETWORK = "network"  # first word of the command that each host runs to measure the network
 
+WHAT = "Compares the advisor's predictions with real runs between two hosts of the network lab. Needs root; takes under 25 minutes."
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="advisor_check", description=__doc__.partition("\n")[0])
-    parser.add_argument("--version", action="version", version=VERSION)
+
+def parser() -> Parser:
+    parser = Parser("advisor-check", WHAT, examples={"pufferfish advisor-check --toy": "one small model at one rate"})
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="only these models of advisor/check.yaml")
     parser.add_argument("--caps", nargs="+", metavar="RATE", help="other rates of the links, such as 100mbit")
     parser.add_argument("--toy", action="store_true", help="one small model at one rate: to see that it works")

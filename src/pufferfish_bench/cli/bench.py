@@ -1,10 +1,10 @@
 """Benchmarks: speed as ratios of implementations that are measured in turn.
 
-python -m pufferfish_bench.cli.bench all [--quick] | SUBJECT [--quick] | table | beam RUN FOLDER
+pufferfish bench all [--quick] | SUBJECT [--quick] | table | beam RUN FOLDER
 """
 
-import argparse
 import sys
+from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from pufferfish_bench.base.console import complain, console
 from pufferfish_bench.bench import suite
 from pufferfish_bench.cli.messages import error_messages
+from pufferfish_bench.cli.parser import Parser
 from pufferfish_bench.paper import machine_lock
 from pufferfish_bench.paper.supervision import Stop
 from pufferfish_bench.records import reader
@@ -24,36 +25,39 @@ FURTHER = {
     "beam": "beam search over many sentences at once, against one by one",
 }
 
+WHAT = "Measures speed as ratios of implementations that are measured in turn."
+
 
 def at_least_one(word: str) -> int:
     if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {word}")
+        raise ArgumentTypeError(f"must be a whole number of at least 1, got {word}")
     return int(word)
 
 
 def folder(word: str) -> Path:
     if not Path(word).is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {word}")
+        raise ArgumentTypeError(f"there is no folder {word}")
     return Path(word)
 
 
 def run_directory(word: str) -> Path:
     if not (Path(word) / RUN).is_file():
-        raise argparse.ArgumentTypeError(f"there is no run in {word}")
+        raise ArgumentTypeError(f"there is no run in {word}")
     return Path(word)
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m pufferfish_bench.cli.bench", description=__doc__.partition("\n")[0])
+def parser() -> Parser:
+    parser = Parser("bench", WHAT, examples={"pufferfish bench svd --quick": "one of them, with fewer rounds"})
     commands = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
-    own = {name: commands.add_parser(name, help=words, description=words) for name, words in (FURTHER | suite.SUBJECTS).items()}
+    subjects = FURTHER | suite.SUBJECTS
+    own = {name: commands.add_parser(name, prog=f"{parser.prog} {name}", help=words, what=words) for name, words in subjects.items()}
     own["beam"].add_argument("run", type=run_directory, metavar="RUN", help="a finished translation run on Multi30k")
     own["beam"].add_argument("folder", type=folder, metavar="FOLDER", help="the folder with the files of Multi30k")
     for name in ("beam", *suite.SUBJECTS):
         own[name].add_argument(
             "--rounds",
             type=at_least_one,
-            default=argparse.SUPPRESS,
+            default=SUPPRESS,
             help="measurements of each implementation (default: depends on the benchmark)",
         )
     for name in ("all", *suite.SUBJECTS):

@@ -15,7 +15,7 @@ PAPERS_OWN = ("model", "profile", "json")  # overrides that keep the paper's mod
 
 def run() -> None:
     """The command pufferfish-describe."""
-    with command():
+    with command("describe"):
         for_each_config("describe", show)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pufferfish_bench.base.console import say
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
+from pufferfish_bench.base.suggestions import not_known
 from pufferfish_bench.cli.messages import run_with_words
 from pufferfish_bench.config.restore import vet
 from pufferfish_bench.config.samples import recorded_input
@@ -22,24 +23,6 @@ if TYPE_CHECKING:
 NEEDED = ("settings.name", "settings.model", "settings.method", "settings.dataset", "settings.epochs", "summary.metric")
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 FLAGS = ("--merge", "--onnx", "--force")
-USAGE = """pufferfish-export run=DIR [--merge] [--onnx] [--force] [--input 3x32x32] [--allow NAME] out.safetensors
-
-Writes the model of a finished run: its tensors, and in the metadata its ranks, constructor, run and metric. Before the file gets
-its name, the command rebuilds the model from it and compares the outputs with those of the run's model. It prints the largest
-differences, and the latency of the factored and of the merged model.
-
---merge   write dense layers: each pair of factors is multiplied
---onnx    also write out.onnx, checked with onnxruntime; needs the extra: pip install 'pufferfish-bench[onnx]'
---force   replace files that exist
---input   shape of one input, for a data set that is not part of this package
---allow   a model or method that is not part of this package and may be built (--allow my_net.Net; may be repeated): the author of
-          a record could otherwise have any code executed
-
-In Python:
-
-    from pufferfish_bench import export
-    model = export.rebuild("out.safetensors")
-    state, metadata = export.load("out.safetensors")"""
 
 
 @dataclass(frozen=True)
@@ -71,12 +54,11 @@ def arguments(words: list[str]) -> Request:
             others.append(word)
     runs = [word.removeprefix("run=") for word in others if word.startswith("run=")]
     outs = [word for word in others if not word.startswith(("run=", "-"))]
-    if not words or {"--help", "-h"} & {*words}:
-        print(USAGE)
-        sys.exit(0 if words else 2)
-    unknown = [word for word in others if word.startswith("-") and word not in FLAGS]
-    if unknown:
-        raise InputError(f"there is no option {unknown[0]}; allowed: {', '.join((*FLAGS, *values))}")
+    for word in others:
+        if word.startswith("-") and word not in FLAGS:
+            raise not_known(f"option {word}", word, (*FLAGS, *values))
+        if "=" in word and not word.startswith("run="):
+            raise InputError(f"there is no setting {word}; give run=DIR, options, and a file to write")
     if len(runs) != 1 or not runs[0]:
         raise InputError(f"give one run=DIR, the directory of a finished run; got {len(runs)}")
     if len(outs) != 1:
@@ -182,7 +164,7 @@ def show_latencies(source: "Source") -> None:
 
 def run() -> None:
     """The command pufferfish-export."""
-    run_with_words(main)
+    run_with_words("export", main)
 
 
 if __name__ == "__main__":

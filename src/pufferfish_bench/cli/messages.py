@@ -5,7 +5,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pufferfish_bench
 from pufferfish_bench.base.console import RANK, complain
@@ -53,29 +53,39 @@ def error_messages() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def command() -> Iterator[None]:
+def command(name: str) -> Iterator[None]:
     """Context of a command whose config Hydra composes: errors and log go to standard error, and user modules can be imported."""
-    if "--version" in sys.argv[1:]:  # Hydra would print its own version
-        print(VERSION)
-        sys.exit(0)
     log_to_stderr()
     if not os.environ.get("PUFFERFISH_DATA"):
         os.environ.pop("PUFFERFISH_DATA", None)  # an empty value means unset, not the current folder
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # so that a user's own model or method is found, as with python -m
     with error_messages():
+        if answered(name, sys.argv[1:]):  # Hydra would print its own version and help
+            sys.exit(0)
         yield
 
 
-def run_with_words(main: Callable[[list[str]], None]) -> None:
-    """Run a command that reads the words of its command line itself; answers --version."""
+def run_with_words(name: str, main: Callable[[list[str]], None]) -> None:
+    """Run a command that reads the words of its command line itself."""
     from pufferfish_bench.config.build import config_errors
 
     with error_messages(), config_errors():
-        if "--version" in sys.argv[1:]:
-            print(VERSION)
-        else:
+        if not answered(name, sys.argv[1:]):
             main(sys.argv[1:])
+
+
+def answered(name: str, words: Sequence[str]) -> bool:
+    """Answer --version and --help; whether the words ask for one of them."""
+    if "--version" in words:
+        print(VERSION)
+    elif {"--help", "-h"} & {*words}:
+        from pufferfish_bench.cli import pages
+
+        print(pages.page(name, words).text(), end="")
+    else:
+        return False
+    return True
 
 
 def explain(error: Exception) -> str | None:

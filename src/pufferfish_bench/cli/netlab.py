@@ -1,12 +1,11 @@
 """Train on several hosts on one machine: network namespaces with capped links between them, and a part of one run on each.
 
-    scripts/netlab --hosts 2 --cap 100mbit -- model=resnet18 method=pufferfish profile=smoke
+    pufferfish netlab --hosts 2 --cap 100mbit -- model=resnet18 method=pufferfish profile=smoke
 
 The processes and the network are removed when the lab ends, however it ends. The hosts share the machine's files and cores,
 compute on the CPU, and cannot reach the machine's own network.
 """
 
-import argparse
 import contextlib
 import json
 import math
@@ -15,14 +14,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 
 from pufferfish_bench.base import cores
-from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.cli.messages import error_messages
+from pufferfish_bench.cli.parser import Parser
 from pufferfish_bench.distributed import units
 from pufferfish_bench.distributed.lab import INTERFACE, Lab
 from pufferfish_bench.training.signals import Interrupts
 
+WHAT = (
+    "Trains on several hosts on this machine: network namespaces with capped links between them, and a part of one run on each. "
+    "Needs root. Words after -- are settings of pufferfish-run."
+)
+EXAMPLES = {"pufferfish netlab --hosts 2 --cap 100mbit -- model=resnet18 method=pufferfish profile=smoke": "two hosts"}
 PORT = 29500  # free on every host: nothing else runs there
 CULPRIT_SECONDS = 1.0  # after a failure: time for the host that caused it to exit too and report why
 FAILURE_SECONDS = 5.0  # after a failure: time for the other hosts to exit
@@ -108,16 +114,13 @@ def environment(lab: Lab, processes: int) -> dict[str, str]:
     }
 
 
-def arguments(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        usage="netlab --hosts N --cap RATE [--processes P] [--exec] -- setting=value ...",
-        description="Train on several hosts on this machine, over real TCP and capped links. Needs root.",
-    )
-    parser.add_argument("--hosts", type=int, required=True, help="number of hosts")
-    parser.add_argument("--cap", required=True, help="rate of each host's link in each direction: 50mbit, 1gbit")
-    parser.add_argument("--processes", type=int, default=1, help="ranks on each host (default: 1)")
+def arguments(words: Sequence[str] | None) -> Namespace:
+    parser = Parser("netlab", WHAT, usage="--hosts N --cap RATE [OPTION ...] -- KEY=VALUE ...", examples=EXAMPLES)
+    parser.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts")
+    parser.add_argument("--cap", required=True, metavar="RATE", help="rate of each host's link in each direction: 50mbit, 1gbit")
+    parser.add_argument("--processes", type=int, default=1, metavar="P", help="ranks on each host (default: 1)")
     parser.add_argument("--exec", action="store_true", help="run the given program on each host instead of training")
-    parser.add_argument("words", nargs="*", metavar="setting=value", help="settings of pufferfish-run")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="settings of pufferfish-run")
     given = parser.parse_args(words)
     if given.processes < 1:
         parser.error(f"--processes must be at least 1, got {given.processes}")
@@ -128,20 +131,17 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def main(words: Sequence[str]) -> int:
+@error_messages()
+def main(words: Sequence[str] | None = None) -> None:
     given = arguments(words)
-    try:
-        with Interrupts(children=[]) as interrupts, Lab(hosts=given.hosts, cap=round(units.bits_per_second(given.cap))) as lab:
-            hosts = range(lab.hosts)
-            commands = [given.words if given.exec else training(lab, host, given.processes, given.words) for host in hosts]
-            code = run(lab, commands, environment(lab, given.processes), interrupts)
-            sent = ", ".join(f"{lab.traffic(host)[0] / 1e6:.1f}" for host in hosts)
-            print(f"netlab: {lab.hosts} hosts at {given.cap}; MB sent by each: {sent}", file=sys.stderr)
-            return code
-    except InputError as error:
-        print(f"netlab: {error}", file=sys.stderr)
-        return 2
+    with Interrupts(children=[]) as interrupts, Lab(hosts=given.hosts, cap=round(units.bits_per_second(given.cap))) as lab:
+        hosts = range(lab.hosts)
+        commands = [given.words if given.exec else training(lab, host, given.processes, given.words) for host in hosts]
+        code = run(lab, commands, environment(lab, given.processes), interrupts)
+        sent = ", ".join(f"{lab.traffic(host)[0] / 1e6:.1f}" for host in hosts)
+        print(f"netlab: {lab.hosts} hosts at {given.cap}; MB sent by each: {sent}", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

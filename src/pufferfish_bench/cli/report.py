@@ -1,19 +1,23 @@
 """The command pufferfish-report: the paper's tables next to ours, from the records, as Markdown, CSV, charts and an HTML page."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from pufferfish_bench.cli.messages import VERSION, error_messages
-from pufferfish_bench.report.reproduction import write_report
+from pufferfish_bench.cli.messages import error_messages
+from pufferfish_bench.cli.parser import Parser
+
+WHAT = "Writes the paper's tables next to ours, from the records: as Markdown, CSV, charts and an HTML page."
+EXAMPLES = {
+    "pufferfish-report table4": "print a table, and write the files of all",
+    "pufferfish-report --profile smoke": "of the runs under another profile",
+}
 
 
 @error_messages()
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="pufferfish-report", description=__doc__.partition(": ")[2])
-    parser.add_argument("--version", action="version", version=VERSION)
+    parser = Parser("report", WHAT, examples=EXAMPLES)
     parser.add_argument(
         "tables", nargs="*", metavar="TABLE", help="tables to print (table4, figure5, ...); files are written for all"
     )
@@ -23,6 +27,8 @@ def main(words: Sequence[str] | None = None) -> None:
         help="holds records/; tables/, figures/ and the page are written there (default: %(default)s)",
     )  # fmt: skip
     given = parser.parse_args(words)
+    from pufferfish_bench.report.reproduction import write_report  # imports matplotlib: not for --help
+
     write_report(given.tables, profile=given.profile, results=given.results, console=Console())
 
 

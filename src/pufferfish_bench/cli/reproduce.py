@@ -1,12 +1,11 @@
 """Run the missing runs of tables and figures of the paper, keep their records, and write the report.
 
-python -m pufferfish_bench.cli.reproduce table4 [table8 ...] --profile cpu --seeds 3
+pufferfish tables table4 [table8 ...] --profile cpu --seeds 3
 
 A finished run is not repeated. Failed runs are listed at the end. After a stop, the same command continues. Tables with a run in
 common share it, because the directory of a run follows from its settings. --cells '*fp32' runs only the cells that match.
 """
 
-import argparse
 import dataclasses
 import signal
 import sys
@@ -16,7 +15,9 @@ from pathlib import Path
 
 from pufferfish_bench.base.console import complain, console, say
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.suggestions import did_you_mean
 from pufferfish_bench.cli.messages import error_messages, explain
+from pufferfish_bench.cli.parser import Parser
 from pufferfish_bench.paper import probe, tables
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.supervision import Stop
@@ -24,6 +25,11 @@ from pufferfish_bench.paper.tables import PaperTable
 from pufferfish_bench.report.reproduction import write_report
 
 RESULTS = Path("results")
+WHAT = "Runs what is missing of tables and figures of the paper, keeps the records, and writes the report. Finished runs are kept."
+EXAMPLES = {
+    "pufferfish tables table8 --profile smoke --seeds 1": "a table in seconds for each run",
+    "pufferfish tables table4 --profile cpu --cells '*fp32'": "some cells of a table",
+}
 
 
 def has_gpu() -> bool:
@@ -36,8 +42,9 @@ def only(wanted: Sequence[PaperTable], patterns: Sequence[str]) -> list[PaperTab
     """The tables with only those cells that match a pattern; a pattern that matches no cell of any table is refused."""
     for pattern in patterns:
         if not any(fnmatchcase(cell.name, pattern) for one in wanted for cell in one.cells):
+            names = [cell.name for one in wanted for cell in one.cells]
             there = "; ".join(f"{one.name} has {', '.join(cell.name for cell in one.cells)}" for one in wanted)
-            raise InputError(f"CELLS={pattern} matches no cell: {there}")
+            raise InputError(f"CELLS={pattern} matches no cell{did_you_mean(pattern, names)}: {there}")
     return [
         dataclasses.replace(
             one, cells=tuple(cell for cell in one.cells if any(fnmatchcase(cell.name, pattern) for pattern in patterns))
@@ -94,9 +101,7 @@ def reproduce(
 
 
 def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m pufferfish_bench.cli.reproduce", description="Run tables and figures of the paper."
-    )
+    parser = Parser("tables", WHAT, examples=EXAMPLES)
     parser.add_argument("tables", nargs="+", metavar="TABLE", help=f"one or more of {', '.join(tables.names())}")
     parser.add_argument("--profile", default="cpu", help=f"one of {', '.join(tables.PROFILES)} (default: %(default)s)")
     parser.add_argument("--seeds", type=int, metavar="N", help="run seeds 1 to N (default: as many as the paper)")
@@ -116,10 +121,15 @@ def main(words: Sequence[str]) -> int:
     )
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The command pufferfish tables."""
     with error_messages():
         try:
             sys.exit(main(sys.argv[1:]))
         except (Stop, KeyboardInterrupt) as stop:
             complain("stopped; run the same command to continue")
             sys.exit(128 + (stop.signal if isinstance(stop, Stop) else signal.SIGINT))
+
+
+if __name__ == "__main__":
+    run()

@@ -31,7 +31,7 @@ def run() -> None:
         with sweep.attempt(job.overrides, job.number, job.config.device) if job.of_sweep else contextlib.nullcontext():
             train(job)
 
-    with command(), sweep.report():
+    with command("run"), sweep.report():
         for_each_config("config", train_job)
 
 

@@ -12,21 +12,15 @@ from typing import Any
 from pufferfish_bench.base.console import complain
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
+from pufferfish_bench.base.suggestions import not_known
 from pufferfish_bench.cli.messages import run_with_words
 from pufferfish_bench.config.restore import restored_model, vet
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.files import RUN, VOCABULARY
 
 NEEDED = ("settings.name", "settings.model", "settings.method", "settings.dataset", "settings.epochs")
+OPTIONS = ("--allow", "--help", "--version")
 WHOLE = ("dataset.test_batch_size", "dataset.beam", "dataset.longest", "model.net.positions")
-USAGE = """pufferfish-translate run=DIR [--allow NAME] ["ein mann spielt gitarre" ...]
-
-Translates each sentence, or each line of standard input, with the model of a finished translation run.
-Lines from a file or a pipe are translated in batches. A sentence that is too long gives an empty line and a warning.
-A warning lists words that the model does not know, each of them once.
-
-A record names the code that builds its model. For safety, only the models and methods of this package are built, and those named
-with --allow (--allow my_net.Net; may be repeated): the author of a record could otherwise have any code executed."""
 
 
 def arguments(words: list[str]) -> tuple[Path, list[str], list[str]]:
@@ -39,14 +33,15 @@ def arguments(words: list[str]) -> tuple[Path, list[str], list[str]]:
             others.append(word)
     named = [word for word in others if word.startswith("run=")]
     sentences = [word for word in others if not word.startswith("run=")]
-    if len(named) != 1 or sentences in (["--help"], ["-h"]):
-        print(USAGE)
-        sys.exit(0 if words in (["--help"], ["-h"]) else 2)
+    for word in sentences:
+        if re.fullmatch(r"--\w[\w-]*", word):
+            raise not_known(f"option {word}", word, OPTIONS)
+        if re.fullmatch(r"\w+=\S*", word):
+            raise InputError(f"there is no setting {word}; give run=DIR and sentences")
+    if len(named) != 1 or not named[0].removeprefix("run="):
+        raise InputError(f"give one run=DIR, the directory of a finished translation run; got {len(named)}")
     if not all(allowed):
         raise InputError("--allow needs the name of a model or method, as in --allow my_net.Net")
-    mistyped = [word for word in sentences if re.fullmatch(r"\w+=\S*", word)]
-    if mistyped:
-        raise InputError(f"there is no setting {mistyped[0]}; give run=DIR and sentences")
     return Path(named[0].removeprefix("run=")), sentences, allowed
 
 
@@ -125,7 +120,7 @@ def words_between_spaces(lines: list[str]) -> list[list[str]]:
 
 def run() -> None:
     """The command pufferfish-translate."""
-    run_with_words(main)
+    run_with_words("translate", main)
 
 
 if __name__ == "__main__":

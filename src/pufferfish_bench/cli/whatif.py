@@ -1,25 +1,30 @@
-"""The command pufferfish-whatif: predicted times of measured methods with more workers or on another network.
+"""The command pufferfish-whatif: predicted times of measured methods with more workers or on another network."""
 
-First it predicts every measured run, from itself and from runs under other conditions, to show how accurate the model is.
-"""
-
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.cli.messages import VERSION, error_messages
+from pufferfish_bench.cli.messages import error_messages
+from pufferfish_bench.cli.parser import Parser
 from pufferfish_bench.distributed import units
 from pufferfish_bench.records import measured
 from pufferfish_bench.records.measured import Link
 from pufferfish_bench.report import whatif
 
+WHAT = (
+    "Predicts the times of measured methods with more workers or on another network. First it predicts every measured run, from "
+    "itself and from runs under other conditions, to show how accurate the model is."
+)
+EXAMPLES = {
+    "pufferfish-whatif results/runs/VANILLA results/runs/PUFFERFISH": "measured with torchrun, or in the network lab",
+    "pufferfish-whatif a=DIR b=DIR --bandwidth 1gbit --workers 8,64": "with labels of your own",
+}
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pufferfish-whatif", description=__doc__.partition(": ")[2])
-    parser.add_argument("--version", action="version", version=VERSION)
+
+def parser() -> Parser:
+    parser = Parser("whatif", WHAT, examples=EXAMPLES)
     parser.add_argument(
         "runs", nargs="+", metavar="RUN",
         help="the directory of a measured run, or LABEL=DIRECTORY; predictions are made from the first run of each method",

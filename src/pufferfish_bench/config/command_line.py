@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.suggestions import not_known
 from pufferfish_bench.config.build import config_errors
-from pufferfish_bench.config.own_configs import check_folders
-from pufferfish_bench.config.settings import config_dir
+from pufferfish_bench.config.own_configs import CONFIG_DIR, check_folders, config_dirs
+from pufferfish_bench.config.settings import TYPES, config_dir
 
 COMPLETION = ("install", "uninstall", "query")
-CONFIG_DIR = ("--config-dir", "-cd")
+ALL_SETTINGS = "--help-settings"  # Hydra's --cfg job
 OTHER_CONFIGS = ("--config-name", "-cn", "--config-path", "-cp")
 
 
@@ -40,6 +42,8 @@ def for_each_config(config_name: str, use: Callable[[Job], None]) -> None:
     `use` runs inside Hydra's launcher, so that launchers that start other processes work too.
     """
     check_words(sys.argv[1:])
+    if ALL_SETTINGS in sys.argv:
+        sys.argv[sys.argv.index(ALL_SETTINGS) : sys.argv.index(ALL_SETTINGS) + 1] = ["--cfg", "job"]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
 
     here = os.getpid()
@@ -83,17 +87,25 @@ def job_of(config: DictConfig) -> Job:
 
 
 def check_words(words: list[str]) -> None:
-    """Refuse arguments that Hydra would misunderstand or answer with a traceback."""
+    """Refuse arguments that Hydra would misunderstand, or answer with a traceback or with its own list of options."""
     if "--shell-completion" in words and not any(word.partition("=")[0] in COMPLETION for word in words):
         raise InputError(
             "--shell-completion needs an action: install=bash, install=zsh or install=fish, or uninstall= with one of them"
         )
     if any(word.split("=")[0] in OTHER_CONFIGS for word in words):
         raise InputError("the config of this command cannot be replaced; add your own files with --config-dir DIR")
+    known = [*get_args_parser()._option_string_actions, ALL_SETTINGS]
+    for word in words:
+        if word.startswith("-") and word.split("=")[0] not in known:
+            refuse_option(word, known)
     check_folders([Path(name) for name in config_dirs(words)], CONFIG_DIR[0])
 
 
-def config_dirs(words: list[str]) -> list[str]:
-    """The folders that --config-dir names."""
-    names = [words[place + 1] for place, word in enumerate(words[:-1]) if word in CONFIG_DIR]
-    return names + [word.partition("=")[2] for word in words if word.split("=")[0] in CONFIG_DIR and "=" in word]
+def refuse_option(word: str, known: list[str]) -> None:
+    """Refuse an unknown option; a setting with dashes is named without them."""
+    option, equals, value = word.partition("=")
+    setting = option.lstrip("-").replace("-", "_")
+    if equals or setting in TYPES:
+        raise InputError(f"there is no option {option}; a setting has no dashes in front: {setting}={value or 'VALUE'}")
+    shown = [name for name in known if name.startswith("--") and name not in OTHER_CONFIGS]
+    raise not_known(f"option {option}", option, shown)

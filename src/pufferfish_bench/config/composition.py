@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra._internal import hydra as hydra_internals
@@ -18,10 +19,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.suggestions import did_you_mean, not_known
+from pufferfish_bench.config.choices import choices as choices_in
 from pufferfish_bench.config.own_configs import VARIABLE, own_folders
 from pufferfish_bench.config.recipes import adds_argument, check_complete, check_parts, drop_undeclared, pass_sizes, value_of
 from pufferfish_bench.config.settings import TYPES
-from pufferfish_bench.config.suggestions import did_you_mean, keys_of, unknown
+from pufferfish_bench.config.suggestions import keys_of, unknown, unknown_group, unreadable
 
 CONFIGS = ("config", "describe", "advise")  # of this package: Hydra also composes configs of its own
 EXPECTED = {
@@ -39,11 +42,24 @@ HYDRA = {field.name for field in dataclasses.fields(HydraConf)}
 class Loader(ConfigLoaderImpl):
     """Hydra's loader, with our checks after it has composed a config."""
 
+    refused: InputError | None = None  # Hydra composes twice, and ignores the error of the first time
+
     def load_configuration(
         self, config_name: str | None, overrides: list[str], run_mode: RunMode, *arguments: Any, **further: Any
     ) -> DictConfig:
         if config_name not in CONFIGS:
             return super().load_configuration(config_name, overrides, run_mode, *arguments, **further)
+        if self.refused and run_mode == RunMode.RUN:
+            raise self.refused
+        try:
+            return self.checked_configuration(config_name, overrides, run_mode, *arguments, **further)
+        except InputError as error:
+            self.refused = error if run_mode == RunMode.MULTIRUN else None
+            raise
+
+    def checked_configuration(
+        self, config_name: str, overrides: list[str], run_mode: RunMode, *arguments: Any, **further: Any
+    ) -> DictConfig:
         words, repository = self.parsed(config_name, overrides)
         check_choices(words, repository)
         check_switches(words)
@@ -92,18 +108,33 @@ class Loader(ConfigLoaderImpl):
             found = re.search(r"override '(.*)'\n(.*)", str(error))
             if found is None:
                 raise
-            raise InputError(f"{found[1]!r} cannot be read as KEY=VALUE: {found[2]}") from error
+            choices = {group: self.repository.get_group_options(group) for group in self.groups()}
+            raise unreadable(found[1], found[2], choices, TYPES) from error
+
+    def groups(self) -> list[str]:
+        """The groups that a user chooses from: those of this package, of the user's folders, and of Hydra's launchers."""
+        folders = [Path(source.path) for source in self.get_sources() if source.scheme() == "file"]
+        return list(choices_in([folder for folder in folders if folder.is_dir()]))
 
     def explained(self, error: HydraException, config_name: str, words: Sequence[Override], repository: Any) -> InputError | None:
         """Hydra's error as a sentence that names what is allowed; None for errors that need no such explanation."""
         said = str(error)
         if found := re.match(r"Could not override '([^']+)'", said):
-            key = found[1].split("@")[-1].removeprefix("_global_.")
+            group, _, package = found[1].partition("@")
+            key = (package or group).removeprefix("_global_.")
+            if repository.group_exists(group):
+                place = f"{group}@{package}" if package else group
+                return InputError(f"{place}: none of the chosen parts has a {group} in this place; choose one that has first")
+            if "/" in key:
+                return unknown_group(key, self.groups())
             return unknown(key, value_of(key, words), self.known_keys(config_name, words, repository))
-        if found := re.match(r"(?:In '.*': )?Could not (?:find|load) '(\w+)/([^']+)'", said):
+        if found := re.match(r"Could not delete from config\. '([^']+)' does not exist", said):
+            known = self.known_keys(config_name, words, repository)
+            return InputError(f"there is no setting {found[1]} to remove{did_you_mean(found[1], known)}")
+        if found := re.match(r"(?:In '.*': )?Could not (?:find|load) '([\w/]+)/([^'/]+)'", said):
             group, choice = found.groups()
             options = repository.get_group_options(group)
-            return InputError(f"{group}={choice} is not known{did_you_mean(choice, options)}; allowed: {', '.join(options)}")
+            return not_known(f"{group}={choice}", choice, options)
         if found := re.match(r"Error merging override \W?\W?(([\w.]+)=.*)", said):
             wanted = EXPECTED.get(TYPES.get(found[2], ""), "another value")
             return InputError(f"{found[1]}: {wanted} is expected")
@@ -143,12 +174,22 @@ def check_choices(words: Sequence[Override], repository: Any) -> None:
             raise InputError(f"{word.input_line!r} has no name before the =; use KEY=VALUE")
         top, *below = word.key_or_group.split(".")
         if top == "hydra" and below and below[0] not in HYDRA:
-            raise InputError(f"there is no setting {word.key_or_group}; hydra. can be followed by {', '.join(sorted(HYDRA))}")
+            near = did_you_mean(below[0], HYDRA)
+            raise InputError(f"there is no setting {word.key_or_group}{near}; hydra. can be followed by {', '.join(sorted(HYDRA))}")
         named = word.is_delete() or word.is_sweep_override() or (isinstance(word.value(), str) and word.value())
         none = word.package and word.value() is None  # reducer@method.warmup_reducer=null
         if is_choice(word, repository) and not named and not none:
             options = ", ".join(repository.get_group_options(word.key_or_group))
             raise InputError(f"{word.input_line} is not a valid choice; allowed: {options}")
+        if is_choice(word, repository) and not word.is_delete() and not word.is_sweep_override() and isinstance(word.value(), str):
+            check_choice(word, repository.get_group_options(word.key_or_group))
+
+
+def check_choice(word: Override, options: Sequence[str]) -> None:
+    """Refuse a choice that does not exist, before anything is composed; a path such as a/b is left to Hydra."""
+    choice = str(word.value())
+    if choice not in options and "/" not in choice:
+        raise not_known(word.input_line, choice, options)
 
 
 def check_packages(config: DictConfig, words: Sequence[Override], repository: Any) -> None:

@@ -8,6 +8,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config.settings import config_dir
 
 VARIABLE = "PUFFERFISH_CONF"
+CONFIG_DIR = ("--config-dir", "-cd")
 
 
 def own_folders() -> list[Path]:
@@ -27,3 +28,9 @@ def check_folders(folders: Sequence[Path], given_by: str) -> None:
         for path in sorted(folder.rglob("*.yaml")):
             if (Path(config_dir()) / path.relative_to(folder)).is_file():
                 raise InputError(f"{path} has the name of a file of this package, which would be used instead: rename it")
+
+
+def config_dirs(words: Sequence[str]) -> list[str]:
+    """The folders that --config-dir names."""
+    names = [words[place + 1] for place, word in enumerate(words[:-1]) if word in CONFIG_DIR]
+    return names + [word.partition("=")[2] for word in words if word.split("=")[0] in CONFIG_DIR and "=" in word]

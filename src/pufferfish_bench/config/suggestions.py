@@ -1,11 +1,12 @@
 """Messages for an unknown setting or choice, with suggestions."""
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from omegaconf import DictConfig
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.suggestions import did_you_mean, nearest
 
 ALIASES = {
     "lr": "schedule.learning_rate", "rate": "schedule.learning_rate", "wd": "optimizer.weight_decay", "bs": "batch_size",
@@ -21,13 +22,14 @@ def unknown(key: str, value: str, known: Collection[str]) -> InputError:
     group = key.rpartition(".")[0]
     beside = sorted(name for name in known if group and name.rpartition(".")[0] == group)
     return InputError(
-        f"there is no setting {key}; " + (f"there are {', '.join(beside)}" if beside else "--cfg job lists all settings")
+        f"there is no setting {key}; " + (f"there are {', '.join(beside)}" if beside else "--help-settings lists all settings")
     )
 
 
 def suggestions(key: str, known: Collection[str]) -> list[str]:
     """The known settings most similar to an unknown one: with the same name elsewhere, or with similar spelling."""
     group, _, last = key.rpartition(".")
+    everywhere = sorted(known)
     below = [name for name in sorted(known) if group and name.startswith(f"{group}.") and name.rpartition(".")[2] == last]
     if below:  # in a section of the same group: model.width -> model.net.width
         return below[:3]
@@ -38,12 +40,23 @@ def suggestions(key: str, known: Collection[str]) -> list[str]:
     near = [ends[end] for end in difflib.get_close_matches(last, ends, n=1, cutoff=0.75)]
     alias = [ALIASES[last]] if ALIASES.get(last) in known else []
     spelled = [] if group else difflib.get_close_matches(key, sorted(known), n=2, cutoff=0.7)
-    return list(dict.fromkeys([*alias, *same, *spelled, *near]))[:3]
+    found = list(dict.fromkeys([*alias, *same, *spelled, *near]))[:3]
+    return found or difflib.get_close_matches(key, everywhere, n=1, cutoff=0.75)  # mistakes in more than the last name
 
 
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def unknown_group(group: str, known: Collection[str]) -> InputError:
+    """The error for a group of choices that does not exist."""
+    return InputError(f"there is no group {group}{did_you_mean(group, known)}; there are {', '.join(known)}")
+
+
+def unreadable(word: str, reason: str, choices: Mapping[str, Collection[str]], keys: Collection[str]) -> InputError:
+    """The error for a word that is not KEY=VALUE, with what a single name may have meant."""
+    meant = [f"{group}={word}" for group, names in choices.items() if word in names]
+    if not meant and "=" not in word:
+        names = [(group, name) for group, own in choices.items() for name in nearest(word, own)[:1]]
+        closest = nearest(word, [name for _, name in names])[:1]
+        meant = [f"{word}=VALUE"] if word in keys else [f"{group}={name}" for group, name in names if name in closest]
+    return InputError(f"{word!r} cannot be read as KEY=VALUE: " + (f"did you mean {' or '.join(meant[:2])}?" if meant else reason))
 
 
 def keys_of(config: DictConfig, prefix: str = "") -> set[str]:

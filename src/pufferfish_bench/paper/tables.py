@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.suggestions import not_known
 from pufferfish_bench.config import yaml_files
 from pufferfish_bench.config.own_configs import own_folders
 from pufferfish_bench.config.settings import config_dir
@@ -90,9 +91,9 @@ def papers() -> list[str]:
 def read(name: str, profile: str) -> PaperTable:
     """Read a table; refuse an unknown name or profile."""
     if name not in names():
-        raise InputError(f"{name!r} is not a table or figure; there are {', '.join(names())}")
+        raise not_known(f"table or figure {name!r}", name, names())
     if profile not in PROFILES:
-        raise InputError(f"profile={profile} is not known; allowed: {', '.join(PROFILES)}")
+        raise not_known(f"profile={profile}", profile, PROFILES)
     path = (files(own=True) | files(own=False))[name]
     content: Any = yaml_files.read(path)
     try:

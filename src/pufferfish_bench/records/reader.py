@@ -90,6 +90,7 @@ KINDS: dict[str, Check] = {
         model=is_object, dataset=is_object, method=is_object, reducer=is_object,
     ),
     "plan": each(fields(phase=is_text, epochs=each(is_epoch))),
+    "task": fields(metric=is_text, higher_is_better=is_flag),
     "started": is_text,
     "finished": is_text,
     "resumed": lambda value: isinstance(value, list) and each(fields(**CONDITIONS))(value),

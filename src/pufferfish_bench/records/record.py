@@ -15,7 +15,7 @@ from pufferfish_bench.records.files import SECTIONS, Row
 
 COUNTED, INSPECTED = "counted", "inspected"
 UNTRAINED = (COUNTED, INSPECTED)  # entries of the record of something that was built and not trained
-METRICS = ("test_accuracy", "val_ppl")  # of our tasks; the record of an unfinished run does not name its metric
+METRICS = ("test_accuracy", "val_ppl")  # of our tasks; older records of unfinished runs do not name their metric
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Record:
         """The name of the task's main metric."""
         if "summary" in self.run:
             return self.summary["metric"]
+        if "task" in self.run:
+            return self.run["task"]["metric"]
         found = next((name for name in METRICS if self.rows and name in self.rows[0]), None)
         if found is None:
             raise InputError(f"the run in {self.folder} is not finished, and its epochs have none of {', '.join(METRICS)}")
@@ -53,7 +55,8 @@ class Record:
     @property
     def higher_is_better(self) -> bool:
         """Whether a higher value of the metric is better."""
-        return self.run.get("summary", {}).get("higher_is_better", higher_is_better(self.metric))
+        named = self.run.get("task", {}) | self.run.get("summary", {})
+        return named.get("higher_is_better", higher_is_better(self.metric))
 
     @property
     def surgery_seconds(self) -> float | None:

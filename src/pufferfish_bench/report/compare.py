@@ -1,4 +1,4 @@
-"""Finished runs side by side, a row each, with the settings in which they differ."""
+"""Runs side by side, a row each, with the settings in which they differ; the best value of each column is marked."""
 
 import json
 import re
@@ -9,18 +9,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pufferfish_bench.base.console import say
+from pufferfish_bench.base.console import complain, say
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.records import reader
+from pufferfish_bench.records import finding, reader
 from pufferfish_bench.records.files import EPOCHS, RUN, frozen
 from pufferfish_bench.records.measured import short_names
 from pufferfish_bench.records.record import Record, other_figures
 from pufferfish_bench.report import tables
+from pufferfish_bench.report.output import EMPTY, Cell, number
 
 SPEED = "times as fast"
 FIGURES = ("parameters", "MACs", "seconds per epoch", "total seconds", SPEED, "metric", "last", "best", "others")
 DISPENSABLE = ("others", "metric", "MACs", "best", "total seconds")  # a narrow terminal leaves these out before settings
 SHOWN_IN_NAME = ("model.net._target_", "dataset._target_", "method._target_")
+BEST = "★"
 UNEQUAL = "*"  # marks the speed of a run that has another number of epochs than the first
 
 
@@ -73,26 +75,59 @@ def labels(names: Sequence[str], directories: Sequence[Path]) -> list[str]:
     return [short[folder] for folder in folders]
 
 
-def compare(directories: Sequence[Path]) -> tuple[Table, list[str], str]:
-    """A table with a row for each run (an unfinished run says so), the columns that a narrow terminal leaves out, in the order in
-    which they go, and a note on how to read the table."""
-    records = [Record.read(directory) for directory in directories]
+def compare(records: Sequence[Record], title: str | None = None) -> tuple[Table, list[str], str]:
+    """A table with a row for each run, the columns that a narrow terminal leaves out, in the order in which they go, and a note
+    on how to read the table."""
     settings = [settings_of(record) for record in records]
     columns = differing(settings)
-    names = labels([each["name"] for each in settings], directories)
+    names = names_of(records)
     lengths = [len(record.rows) if "summary" in record.run else None for record in records]
     unequal = len({length for length in lengths if length is not None}) > 1
     if unequal:
         columns["epochs"] = ["" if length is None else str(length) for length in lengths]
-    table = tables.table("run", *columns, *FIGURES, left=(0, len(columns) + 1 + FIGURES.index("metric")))
-    for place, record in enumerate(records):
-        own = [found[place] for found in columns.values()]
-        incomplete = " (incomplete)" * bool("summary" in record.run and record.missing_epochs)
-        table.add_row(names[place] + incomplete, *own, *figures_of(record, records[0]))
+    table = tables.table("run", *columns, *FIGURES, title=title, left=(0, len(columns) + 1 + FIGURES.index("metric")))
+    rows = [figures_of(record, records[0]) for record in records]
+    marked = mark_best(records, rows)
+    for place, row in enumerate(rows):
+        table.add_row(names[place], *(found[place] for found in columns.values()), *(row[name].text for name in FIGURES))
     note = f"{SPEED}: the total time of the first run divided by that of this one, with all epochs and surgery."
+    if marked:
+        note += f" {BEST}: the best of the finished runs."
     if unequal:
         note += f" {UNEQUAL} This run has another number of epochs than the first."
     return table, [*DISPENSABLE, *reversed(columns)], note
+
+
+def names_of(records: Sequence[Record]) -> list[str]:
+    """Short names that distinguish the runs, and how far an unfinished one is."""
+    short = labels([settings_of(record)["name"] for record in records], [record.folder for record in records])
+    found = []
+    for name, record in zip(short, records, strict=True):
+        epochs = record.run["settings"].get("epochs")
+        state = "" if "summary" in record.run else f" (not finished: {len(record.rows)} of {epochs or '?'} epochs)"
+        found.append(name + state + " (incomplete)" * bool("summary" in record.run and record.missing_epochs))
+    return found
+
+
+def mark_best(records: Sequence[Record], rows: Sequence[dict[str, Cell]]) -> bool:
+    """Mark the best value of each column among finished runs, where they can be compared; whether any is marked."""
+    finished = [place for place, record in enumerate(records) if "summary" in record.run]
+    metrics = {(records[place].metric, records[place].higher_is_better) for place in finished}
+    directions = {"parameters": False, "MACs": False, "seconds per epoch": False}
+    if len({len(records[place].rows) for place in finished}) == 1:
+        directions |= {"total seconds": False, SPEED: True}
+    if len(metrics) == 1:
+        directions |= dict.fromkeys(("last", "best"), metrics.pop()[1])
+    marked = False
+    for column, higher in directions.items():
+        values = [value for place in finished if (value := rows[place][column].value) is not None]
+        if len(set(values)) < 2:
+            continue
+        marked, best = True, (max if higher else min)(values)
+        for place, row in enumerate(rows):
+            won = place in finished and row[column].value == best
+            row[column] = Cell(f"{row[column].text} {BEST if won else ' '}", row[column].value)
+    return marked
 
 
 def settings_of(record: Record) -> Mapping[str, Any]:
@@ -103,43 +138,82 @@ def settings_of(record: Record) -> Mapping[str, Any]:
     return settings
 
 
-def figures_of(record: Record, first: Record) -> list[str]:
-    """The columns of a run besides its settings."""
+def figures_of(record: Record, first: Record) -> dict[str, Cell]:
+    """The columns of a run besides its settings; those of an unfinished run are as of its last epoch."""
     if "summary" not in record.run:
-        return ["not finished", *[""] * (len(FIGURES) - 1)]
+        return figures_so_far(record)
     if not record.rows:
         raise InputError(f"the run in {record.folder} is finished, but its {EPOCHS} is missing or empty")
     with reader.asking(record.folder):
         summary, metric, trained = record.summary, record.metric, frozen(record.summary)
-        speed = ""
+        size, speed = summary.get("nonzero_parameters", summary["parameters"]), EMPTY
         if "summary" in first.run:
-            speed = f"{first.total_seconds / record.total_seconds:.2f}x" + UNEQUAL * (len(record.rows) != len(first.rows))
-        return [
-            f"{summary.get('nonzero_parameters', summary['parameters']):,}" + (f" ({trained})" if trained else ""),
-            f"{summary['macs']:,}",
-            f"{summary['seconds_per_epoch']:.1f}",
-            f"{record.total_seconds:.0f}",
-            speed,
-            metric,
-            f"{summary[metric]:.2f}",
-            f"{summary[f'best_{metric}']:.2f}",
-            ", ".join(f"{name} {value:.2f}" for name, value in other_figures(summary, metric).items()),
-        ]
+            ratio = first.total_seconds / record.total_seconds
+            speed = Cell(f"{ratio:.2f}x" + UNEQUAL * (len(record.rows) != len(first.rows)), ratio)
+        return {
+            "parameters": Cell(f"{size:,}" + (f" ({trained})" if trained else ""), size),
+            "MACs": number(summary["macs"], "{:,}".format),
+            "seconds per epoch": number(summary["seconds_per_epoch"], "{:.1f}".format),
+            "total seconds": number(record.total_seconds, "{:.0f}".format),
+            SPEED: speed,
+            "metric": Cell(metric),
+            "last": number(summary[metric], "{:.2f}".format),
+            "best": number(summary[f"best_{metric}"], "{:.2f}".format),
+            "others": Cell(", ".join(f"{name} {value:.2f}" for name, value in other_figures(summary, metric).items())),
+        }
 
 
-def directories_of(given: Sequence[Path]) -> list[Path]:
-    """The given paths without plain files, which a pattern such as results/runs/* matches too."""
-    found = [path for path in given if not path.is_file()]
-    if not found:
+def figures_so_far(record: Record) -> dict[str, Cell]:
+    """The columns of a run that is being trained or was stopped."""
+    if not record.rows:
+        return dict.fromkeys(FIGURES, EMPTY)
+    with reader.asking(record.folder):
+        last, metric, rows = record.rows[-1], record.metric, record.phase_rows()
+        best = (max if record.higher_is_better else min)(row[metric] for row in rows)
+        return dict.fromkeys(FIGURES, EMPTY) | {
+            "parameters": number(last.get("nonzero_parameters", last["parameters"]), "{:,}".format),
+            "MACs": number(last.get("macs"), "{:,}".format),
+            "seconds per epoch": number(last["seconds"], "{:.1f}".format),
+            "total seconds": number(60 * record.minutes[-1], "{:.0f}".format),
+            "metric": Cell(metric),
+            "last": number(last[metric], "{:.2f}".format),
+            "best": number(best, "{:.2f}".format),
+        }
+
+
+def records_of(given: Sequence[Path], limit: int) -> list[tuple[str, list[Record]]]:
+    """The runs to compare, as tables with titles. Runs that are named are in one table, in this order.
+
+    In a folder of runs, those on the same data with the same metric are in one table, the oldest first; of all runs in the
+    folder only the newest `limit`. Plain files, which a pattern such as results/runs/* matches too, are ignored.
+    """
+    paths = [path for path in given if not path.is_file()]
+    if not paths:
         raise InputError(f"{given[0]} is a file; give the directory of a run, which contains {RUN}")
-    return found
+    named, groups = [], {}
+    for path in paths:
+        found = finding.trainings(path, complain) if path.is_dir() and not (path / RUN).is_file() else []
+        if not found:
+            named.append(Record.read(path))  # refuses a folder without runs
+        for record in found[-limit:]:
+            groups.setdefault(task_of(record), []).append(record)
+        if len(found) > limit:
+            complain(f"{path} has {len(found)} runs; the newest {limit} are shown (--limit N shows more)")
+    return [("", named)] * bool(named) + list(groups.items())
 
 
-def show(runs: Sequence[Path], console: Console) -> None:
-    """Print the comparison and the directories of the runs."""
-    directories = directories_of(runs)
-    table, dispensable, note = compare(directories)
-    tables.show(table, console, dispensable=dispensable)
-    say(note, console)
-    for directory in directories:
-        say(f"files: {directory}", console)
+def task_of(record: Record) -> str:
+    """The data set of a run and the metric on it."""
+    with reader.asking(record.folder):
+        data = str(settings_of(record)["dataset"]["_target_"]).rpartition(".")[2]
+        return f"{data}, {record.metric}" if "summary" in record.run or record.rows or "task" in record.run else data
+
+
+def show(groups: Sequence[tuple[str, Sequence[Record]]], console: Console) -> None:
+    """Print a table for each group of runs, and the directories of the runs."""
+    for title, records in groups:
+        table, dispensable, note = compare(records, title or None)
+        tables.show(table, console, dispensable=dispensable)
+        say(note, console)
+        for record in records:
+            say(f"files: {record.folder}", console)

@@ -42,6 +42,7 @@ class Recorder(Observer):
 
     def run_started(self, run: Run) -> None:
         self.manifest["plan"] = [{"phase": phase.name, "epochs": [phase.epochs.start, phase.epochs.stop]} for phase in run.plan]
+        self.manifest["task"] = {"metric": run.task.metric, "higher_is_better": run.task.higher_is_better}
         earlier = reader.read_run(self.directory, needs=()) if (self.directory / RUN).exists() else {}
         self.manifest["started"] = earlier.get("started", files.now())
         self.manifest["resumed"] = earlier.get("resumed", [])

@@ -1,0 +1,56 @@
+"""What --help prints: one style for all commands, at most 100 columns wide."""
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+WIDTH = 100
+NAMES = 24  # columns for the longest name that its explanation stands beside
+ALWAYS = {"-h, --help": "show this page", "--version": "print the version"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """The help of a command. In `examples`, each command has a remark; in `sections`, each name has an explanation."""
+
+    program: str
+    usage: str
+    what: str  # paragraphs are separated by an empty line
+    examples: Mapping[str, str] = field(default_factory=dict)
+    sections: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by heading
+    foot: str = ""
+
+    def text(self) -> str:
+        blocks = [f"Usage: {self.program} {self.usage}".rstrip(), paragraphs(self.what)]
+        if self.examples:
+            blocks.append(f"Examples:\n{in_examples(self.examples)}")
+        blocks += [f"{heading}:\n{listed(names)}" for heading, names in self.sections.items() if names]
+        blocks += [paragraphs(self.foot)] if self.foot else []
+        return "\n\n".join(blocks) + "\n"
+
+
+def paragraphs(text: str) -> str:
+    return "\n\n".join(textwrap.fill(part, WIDTH, break_on_hyphens=False) for part in text.split("\n\n"))
+
+
+def in_examples(examples: Mapping[str, str]) -> str:
+    """Commands that can be pasted, with their remarks beside them, or above those that are too long."""
+    room = [len(command) for command, remark in examples.items() if len(f"  {command}  # {remark}") <= WIDTH]
+    lines = []
+    for command, remark in examples.items():
+        line = f"  {command:<{max(room, default=0)}}  # {remark}"
+        lines.append(line if len(line) <= WIDTH else f"  # {remark}\n  {command}")
+    return "\n".join(lines)
+
+
+def listed(names: Mapping[str, str]) -> str:
+    """Names with their explanations in a column beside them, below those that are too long."""
+    width = max((len(name) for name in names if len(name) <= NAMES), default=NAMES)
+    lines = []
+    for name, words in names.items():
+        indent = " " * (width + 4)
+        text = textwrap.wrap(words, WIDTH - len(indent), break_on_hyphens=False, break_long_words=False) or [""]
+        beside = len(name) <= width
+        first = [f"  {name:<{width}}  {text[0]}".rstrip()] if beside else [f"  {name}", indent + text[0]]
+        lines += [*first, *(indent + line for line in text[1:])]
+    return "\n".join(lines)
