@@ -21,7 +21,7 @@ demo: $(INSTALLED)  ## train a ResNet-18 on synthetic images, vanilla and with P
 	@rm -rf $(DEMO_RUNS)
 	@$(BIN)/pufferfish-run method=vanilla run_dir=$(DEMO_RUNS)/vanilla $(DEMO)
 	@$(BIN)/pufferfish-run method=pufferfish run_dir=$(DEMO_RUNS)/pufferfish $(DEMO)
-	@$(BIN)/python -m pufferfish_bench.cli.payoff $(DEMO_RUNS)/vanilla $(DEMO_RUNS)/pufferfish --out $(DEMO_RUNS)/payoff
+	@$(BIN)/pufferfish payoff $(DEMO_RUNS)/vanilla $(DEMO_RUNS)/pufferfish --out $(DEMO_RUNS)/payoff
 
 test: $(INSTALLED)  ## run all tests; PUFFERFISH_DATA=DIR adds those on real data
 	$(BIN)/pytest

@@ -30,7 +30,9 @@ from pufferfish_bench.training.signals import Interrupts
 
 NETWORK = "network"  # first word of the command that each host runs to measure the network
 
-WHAT = "Compares the advisor's predictions with real runs between two hosts of the network lab. Needs root; takes under 25 minutes."
+WHAT = (
+    "Compares the advisor's predictions with real runs between two hosts of the network lab. Needs root; takes under 25 minutes."
+)
 
 
 def parser() -> Parser:

@@ -50,7 +50,9 @@ def parser() -> Parser:
     parser = Parser("bench", WHAT, examples={"pufferfish bench svd --quick": "one of them, with fewer rounds"})
     commands = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
     subjects = FURTHER | suite.SUBJECTS
-    own = {name: commands.add_parser(name, prog=f"{parser.prog} {name}", help=words, what=words) for name, words in subjects.items()}
+    own = {
+        name: commands.add_parser(name, prog=f"{parser.prog} {name}", help=words, what=words) for name, words in subjects.items()
+    }
     own["beam"].add_argument("run", type=run_directory, metavar="RUN", help="a finished translation run on Multi30k")
     own["beam"].add_argument("folder", type=folder, metavar="FOLDER", help="the folder with the files of Multi30k")
     for name in ("beam", *suite.SUBJECTS):

@@ -28,7 +28,9 @@ def parser() -> Parser:
     parser.add_argument(
         "runs", nargs="*", type=Path, metavar="RUN", help="the directory of a run, or a folder of runs; plain files are ignored"
     )
-    parser.add_argument("--limit", type=int, default=LIMIT, metavar="N", help="of a folder, only the newest N (default: %(default)s)")
+    parser.add_argument(
+        "--limit", type=int, default=LIMIT, metavar="N", help="of a folder, only the newest N (default: %(default)s)"
+    )
     parser.add_argument("--plot", action="store_true", help="draw the metric over epochs and over seconds, as PNG and SVG")
     parser.add_argument(
         "--out", type=Path, default=Path("results/compare"), metavar="FOLDER/NAME",

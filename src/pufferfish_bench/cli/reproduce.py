@@ -25,7 +25,9 @@ from pufferfish_bench.paper.tables import PaperTable
 from pufferfish_bench.report.reproduction import write_report
 
 RESULTS = Path("results")
-WHAT = "Runs what is missing of tables and figures of the paper, keeps the records, and writes the report. Finished runs are kept."
+WHAT = (
+    "Runs what is missing of tables and figures of the paper, keeps the records, and writes the report. Finished runs are kept."
+)
 EXAMPLES = {
     "pufferfish tables table8 --profile smoke --seeds 1": "a table in seconds for each run",
     "pufferfish tables table4 --profile cpu --cells '*fp32'": "some cells of a table",

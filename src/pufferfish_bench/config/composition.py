@@ -175,13 +175,20 @@ def check_choices(words: Sequence[Override], repository: Any) -> None:
         top, *below = word.key_or_group.split(".")
         if top == "hydra" and below and below[0] not in HYDRA:
             near = did_you_mean(below[0], HYDRA)
-            raise InputError(f"there is no setting {word.key_or_group}{near}; hydra. can be followed by {', '.join(sorted(HYDRA))}")
+            raise InputError(
+                f"there is no setting {word.key_or_group}{near}; hydra. can be followed by {', '.join(sorted(HYDRA))}"
+            )
         named = word.is_delete() or word.is_sweep_override() or (isinstance(word.value(), str) and word.value())
         none = word.package and word.value() is None  # reducer@method.warmup_reducer=null
         if is_choice(word, repository) and not named and not none:
             options = ", ".join(repository.get_group_options(word.key_or_group))
             raise InputError(f"{word.input_line} is not a valid choice; allowed: {options}")
-        if is_choice(word, repository) and not word.is_delete() and not word.is_sweep_override() and isinstance(word.value(), str):
+        if (
+            is_choice(word, repository)
+            and not word.is_delete()
+            and not word.is_sweep_override()
+            and isinstance(word.value(), str)
+        ):
             check_choice(word, repository.get_group_options(word.key_or_group))
 
 

@@ -56,7 +56,9 @@ def unreadable(word: str, reason: str, choices: Mapping[str, Collection[str]], k
         names = [(group, name) for group, own in choices.items() for name in nearest(word, own)[:1]]
         closest = nearest(word, [name for _, name in names])[:1]
         meant = [f"{word}=VALUE"] if word in keys else [f"{group}={name}" for group, name in names if name in closest]
-    return InputError(f"{word!r} cannot be read as KEY=VALUE: " + (f"did you mean {' or '.join(meant[:2])}?" if meant else reason))
+    return InputError(
+        f"{word!r} cannot be read as KEY=VALUE: " + (f"did you mean {' or '.join(meant[:2])}?" if meant else reason)
+    )
 
 
 def keys_of(config: DictConfig, prefix: str = "") -> set[str]:

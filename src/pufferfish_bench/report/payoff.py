@@ -1,18 +1,24 @@
 """Does the second of two runs pay? A row for each quantity with its ratio, and one sentence."""
 
+import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
+from rich.text import Text
 
 from pufferfish_bench.base.console import say
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.paper.quantities import label
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.record import Record
-from pufferfish_bench.report import tables
+from pufferfish_bench.report import output, tables
 
 NUMBER_BYTES = 4  # of a gradient in float32
+SVG_COLUMNS = 100
 EQUAL = 1.005  # a ratio below this prints as 1.00x
 COUNT, TIME = ("fewer", "more", "as many"), ("faster", "slower", "as fast")
 
@@ -77,9 +83,12 @@ def gain(first: Record, second: Record) -> float:
 
 
 def names(first: Record, second: Record) -> tuple[str, str]:
-    """The names of the directories, which the user chose."""
-    found = first.folder.resolve().name, second.folder.resolve().name
-    return found if found[0] != found[1] else (str(first.folder), str(second.folder))
+    """The names of the directories, or of the nearest folders above them that differ: records of tables are in CELL/seed1."""
+    one, other = first.folder.resolve(), second.folder.resolve()
+    for left, right in zip((one, *one.parents), (other, *other.parents), strict=False):
+        if left.name != right.name:
+            return left.name, right.name
+    return one.name, other.name
 
 
 def sentence(first: Record, second: Record) -> str:
@@ -109,3 +118,20 @@ def show(first: Record, second: Record, console: Console) -> None:
     shown.add_row(label(metric), f"{first.summary[metric]:.2f}", f"{second.summary[metric]:.2f}", f"{better:+.2f}")
     tables.show(shown, console)
     say(sentence(first, second), console)
+
+
+def write(first: Record, second: Record, path: Path, console: Console) -> None:
+    """Write what `show` prints as a picture."""
+    printed = io.StringIO()
+    show(first, second, Console(file=printed, width=SVG_COLUMNS))
+    recorder = Console(record=True, width=SVG_COLUMNS, file=io.StringIO())
+    recorder.print(Text(printed.getvalue().strip("\n")))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    svg = recorder.export_svg(title="pufferfish payoff", unique_id="payoff", code_format=without_web_fonts(CONSOLE_SVG_FORMAT))
+    path.write_text(svg, encoding="utf-8")
+    output.say_written(path, console)
+
+
+def without_web_fonts(code: str) -> str:
+    """Rich's format for an SVG without the fonts that it would load from the network."""
+    return re.sub(r"@font-face \{\{.*?\}\}\s*", "", code, flags=re.DOTALL)
