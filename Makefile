@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# a small ResNet-18 on 4,000 synthetic images: long enough to learn, short enough to wait for
-DEMO := model=resnet18 profile=smoke epochs=8 warmup_epochs=2 schedule.milestones=[5,7] dataset.train_images=4000
+# what make demo trains (conf/recipe/demo/smoke.yaml), and where
+DEMO := model=resnet18_demo profile=smoke
+DEMO_RUNS := results/runs/demo
 
 # every file in conf/table is a target
 PROFILE ?= cpu
@@ -18,11 +19,11 @@ REPRODUCE = $(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE)
 help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(INSTALLED)  ## train a small ResNet-18, vanilla and Pufferfish, on synthetic images; under 3 minutes
-	@rm -rf results/runs/demo
-	@$(BIN)/pufferfish-run method=vanilla run_dir=results/runs/demo/vanilla $(DEMO)
-	@$(BIN)/pufferfish-run method=pufferfish run_dir=results/runs/demo/pufferfish $(DEMO)
-	@$(BIN)/pufferfish-compare results/runs/demo/vanilla results/runs/demo/pufferfish
+demo: $(INSTALLED)  ## train a ResNet-18 on synthetic images, vanilla and with Pufferfish, and show whether it pays; under 3 minutes
+	@rm -rf $(DEMO_RUNS)
+	@$(BIN)/pufferfish-run method=vanilla run_dir=$(DEMO_RUNS)/vanilla $(DEMO)
+	@$(BIN)/pufferfish-run method=pufferfish run_dir=$(DEMO_RUNS)/pufferfish $(DEMO)
+	@$(BIN)/pufferfish payoff $(DEMO_RUNS)/vanilla $(DEMO_RUNS)/pufferfish --out $(DEMO_RUNS)/payoff
 
 test: $(INSTALLED)  ## run all tests; PUFFERFISH_DATA=DIR adds those on real data
 	$(BIN)/pytest

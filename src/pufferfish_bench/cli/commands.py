@@ -19,6 +19,7 @@ class Command:
 COMMANDS = {
     "run": Command("train a model with a method on a data set, or resume a run", "run", "run", script=True),
     "compare": Command("runs side by side: sizes, times, metrics, curves", "compare", script=True),
+    "payoff": Command("does one run pay against another: sizes, times and metric with ratios", "payoff"),
     "describe": Command("layers, ranks, parameters and MACs of a model or of a run", "describe", "run", script=True),
     "export": Command("write the model of a run to a file of its own", "export", "run", script=True),
     "translate": Command("translate sentences with the model of a run", "translate", "run", script=True),
