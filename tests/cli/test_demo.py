@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.repository import REPOSITORY
 
-TOY = "model=resnet18_demo profile=smoke model.net.width=0.05 epochs=2 warmup_epochs=1 dataset.train_images=128 dataset.test_images=64"
+TOY = "model=resnet18_demo profile=smoke model.net.width=0.05 epochs=2 warmup_epochs=1 dataset.train_images=128"
 
 
 @pytest.fixture(scope="module")

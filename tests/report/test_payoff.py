@@ -41,8 +41,8 @@ def test_each_quantity_is_shown_for_both_runs_with_its_ratio(tmp_path: Path):
     assert rows["seconds in all"][-4:] == ["8.0", "4.0", "2.00x", "faster"]
     assert rows["test accuracy, %"][-3:] == ["60.00", "59.00", "-1.00"]
     assert payoff.sentence(first, second) == (
-        "small against vanilla: 4.00x fewer parameters, epochs 2.00x faster, the whole run 2.00x faster, and its test accuracy is "
-        "1.00 points worse."
+        "small against vanilla: 4.00x fewer parameters, epochs 2.00x faster, the whole run 2.00x faster, and its test accuracy "
+        "is 1.00 points worse."
     )
 
 

@@ -62,14 +62,12 @@ def savings(first: Record, second: Record) -> list[Saving]:
         ("seconds an epoch, last phase", lambda record: record.summary["seconds_per_epoch"], "{:.2f}", TIME),
         ("seconds in all", lambda record: record.total_seconds, "{:.1f}", TIME),
     ]
-    found = []
-    for name, read, form, words in quantities:
-        values = []
-        for record in (first, second):
-            with reader.asking(record.folder):
-                values.append(read(record))
-        found.append(Saving(name, *values, form.format, words))
-    return found
+    return [Saving(name, number(first, read), number(second, read), form.format, words) for name, read, form, words in quantities]
+
+
+def number(record: Record, read: Callable[[Record], float]) -> float:
+    with reader.asking(record.folder):
+        return read(record)
 
 
 def gain(first: Record, second: Record) -> float:
