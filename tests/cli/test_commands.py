@@ -106,7 +106,7 @@ def test_a_killed_run_resumes_to_the_same_end(invoke: Command, arguments, tmp_pa
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_leaves_a_checkpoint_and_a_resume_completes_the_run(invoke: Command, arguments, tmp_path: Path, number: int):
     settings = ("method=pufferfish", *SMALL, "checkpoint_every=4")
     assert invoke(*settings, "run_dir=whole").returncode == 0

@@ -23,8 +23,8 @@ from pufferfish_bench.distributed.world import World
 from pufferfish_bench.methods.eb_train import EBTrain
 from pufferfish_bench.methods.lth import LTH
 from pufferfish_bench.methods.pufferfish import Pufferfish
-from pufferfish_bench.records.files import EPOCHS
-from pufferfish_bench.records.reader import FORMAT, read_rows
+from pufferfish_bench.records.files import EPOCHS, read_rows
+from pufferfish_bench.records.reader import FORMAT
 from pufferfish_bench.trainer import Stopped
 from pufferfish_bench.training import checkpoints
 from pufferfish_bench.training.checkpoints import Checkpoints

@@ -19,7 +19,7 @@ RUN_SETTINGS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_run_with_workers_stopped_in_the_middle_resumes_at_once_to_the_same_end(
     root: Path, invoke: Command, arguments, tmp_path: Path, number: int
 ):
