@@ -113,3 +113,13 @@ def test_a_rank_does_not_continue_when_it_is_the_only_one_that_failed(tmp_path: 
     done = subprocess.run([*TORCHRUN, str(program)], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / f"found{rank}").read_text() for rank in range(2)] == ["True False", "True None"]
+
+
+def test_a_launcher_of_processes_trains_every_run_and_reports_one_that_fails(arguments: Callable[..., list[str]], tmp_path: Path):
+    words = arguments("--multirun", "hydra/launcher=submitit_local", *SHORT, "seed=1,-2")
+    failed = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
+    assert failed.returncode != 0
+    assert "error: seed=-2 must be from 0" in failed.stderr
+    assert seeds_finished(tmp_path) == [1]
+    logs = list((tmp_path / "results" / "runs" / ".sweeps" / ".submitit").glob("*/*_log.out"))
+    assert len(logs) == 2  # on a disk that the machines of a cluster share, not in a temporary folder

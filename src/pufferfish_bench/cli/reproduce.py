@@ -78,12 +78,16 @@ def with_workers(wanted: Sequence[PaperTable], workers: int) -> list[PaperTable]
     """The tables with other numbers of workers, where the recipe of a cell has a global batch."""
     if workers < 1:
         raise InputError(f"WORKERS={workers} must be at least 1")
-    return [
+    found = [
         dataclasses.replace(
             one, cells=tuple(cell.with_workers(workers) if isinstance(cell, TrainRun) else cell for cell in one.cells)
         )
         for one in wanted
     ]
+    trained = [(one.name, cell) for one in found for cell in one.cells if isinstance(cell, TrainRun)]
+    if kept := [f"{name}/{cell.name} ({cell.workers})" for name, cell in trained if cell.workers != workers]:
+        say(f"WORKERS={workers} does not change {', '.join(kept)}: no global batch in the recipe that it divides")
+    return found
 
 
 def reproduce(

@@ -102,9 +102,12 @@ class TrainRun(Cell):
         return build.composed((*self.words, f"workers={self.workers}")).global_batch
 
     def with_workers(self, workers: int) -> "TrainRun":
-        """This cell with other workers, at the global batch of its recipe; unchanged if the recipe names none."""
-        batch = self.global_batch
-        if batch is None or workers == self.workers:
+        """This cell with other workers, at the global batch of its recipe; unchanged if the recipe names none.
+
+        A cell of one worker, which fits everywhere, is also unchanged if its batch cannot be shared equally.
+        """
+        batch = None if workers == self.workers else self.global_batch
+        if batch is None or (batch % workers and self.workers == 1):
             return self
         if batch % workers:
             raise InputError(f"WORKERS={workers}: {self.name} has a global batch of {batch}; use a divisor of it")
