@@ -121,6 +121,13 @@ def number(name: str) -> str:
     return f"{kind.capitalize()} {name.removeprefix(kind).replace('_', ' ').strip()}"
 
 
+def unequal_note(found: Outcome) -> str:
+    """Names the runs whose ranks ended with different weights, if there are any."""
+    runs = [record for records in found.records.values() for record in records if record.unequal_ranks]
+    names = ", ".join("/".join(record.folder.parts[-2:]) for record in runs)
+    return f"Results of rank 0, because other ranks ended with other weights: {names}." if runs else ""
+
+
 def sheets(found: Outcome) -> list[Sheet]:
     """The figures of a table, and the paper's claims about them; or its lines, if it describes a model or recipe."""
     title = f"{number(found.table.name)}: {found.table.title}"
@@ -128,7 +135,7 @@ def sheets(found: Outcome) -> list[Sheet]:
         return [lines.sheet(title, found)]
     figures = [figure_cells(figure) for figure in found.figures]
     marked = any(figure.verdict == verdicts.BESIDE_OTHERS for figure in found.figures)
-    note = " ".join(filter(None, (found.table.note, COMPANY_NOTE * marked)))
+    note = " ".join(filter(None, (found.table.note, COMPANY_NOTE * marked, unequal_note(found))))
     shown = [Sheet(title, COLUMNS, figures, note, READING, ("seeds", "difference"))]
     if found.claims:
         whole = bandwidth.collected(found.claims)
