@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from pufferfish_bench.config import parts as assembly
-from pufferfish_bench.config.build import composed
+from pufferfish_bench.config.build import build, composed
 from pufferfish_bench.core import FinalResults, Run, Tally
 from pufferfish_bench.distributed.simulated import SimulatedWorld
 from pufferfish_bench.lowrank import counting
@@ -147,9 +147,9 @@ class Rehearsal(Trainer):
 
     def train_phase(self, run: Run) -> None:
         """First one step with each of the other reducers, on a copy of the model."""
-        model, make, optimizer, clip_norm = run.model, self.reducer, self.optimizer, self.clip_norm
+        model, own = run.model, (self.reducer, self.optimizer, self.clip_norm)
         for name in self.others:
-            run.model = copy.deepcopy(model)
+            run.model, self.clip_norm = copy.deepcopy(model), None  # clipping does not depend on the reducer
             self.choose(name)
             try:
                 self.prepare_phase(run)
@@ -158,10 +158,9 @@ class Rehearsal(Trainer):
                     self.train_step(run, batches, 1)
             except Exception as error:
                 raise AssertionError(f"phase {run.phase.name} with reducer={name}: {error!r}") from error
-            self.clip_norm = clip_norm
-            self.optimizer = optimizer
+            self.optimizer = own[1]
         run.model, run.tally = model, Tally()
-        self.reducer = make
+        self.reducer, self.optimizer, self.clip_norm = own
         self.prepare_phase(run)
         super().train_phase(run)
 
@@ -236,11 +235,21 @@ def settings(model: str, method: str) -> DictConfig:
     return composed([*common, *SMALL[kind], "batch_size=2", f"method={method}", *epochs])
 
 
+def built_on(device: str, *arguments: Any) -> Any:
+    with torch.device(device):
+        return build(*arguments)
+
+
 @cache
 def built(model: str, method: str) -> tuple[Any, Any, Any]:
     """The parts of a run on the meta device, its task and a sample; each run uses a copy of the model."""
     config, world = settings(model, method), MetaWorld(rank=0)
-    parts = assembly.build_parts(config, world)
+    with pytest.MonkeyPatch.context() as patch:
+        # on the device from the beginning: a model that is moved to it loses the ties between its weights, unlike on CUDA
+        patch.setattr(
+            assembly, "build", lambda group, *arguments: built_on("meta" if group == "model" else "cpu", group, *arguments)
+        )
+        parts = assembly.build_parts(config, world)
     task, sample = assembly.build_task(config, parts, world)
     task.final_results = lambda model: FinalResults()  # a beam search asks the device after every word
     return parts, task, sample
