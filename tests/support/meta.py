@@ -6,7 +6,8 @@ prepared on the CPU, as by the workers of a loader, and everything else in a ste
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -24,9 +25,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from pufferfish_bench.config import parts as assembly
-from pufferfish_bench.config.build import composed
-from pufferfish_bench.core import FinalResults, Run
+from pufferfish_bench.config.build import build, composed
+from pufferfish_bench.core import FinalResults, Run, Tally
 from pufferfish_bench.distributed.simulated import SimulatedWorld
+from pufferfish_bench.lowrank import counting
 from pufferfish_bench.methods.lth import PruneAndRewind
 from pufferfish_bench.reducers import ddp
 from pufferfish_bench.trainer import Trainer
@@ -139,7 +141,33 @@ class Rehearsal(Trainer):
     def train_step(self, run: Run, batches: Iterator[Any], steps: int) -> None:
         with OnDevice(bookkeeping=isinstance(run.reducer, ddp.DDP)):
             super().train_step(run, prepared(batches), steps)
-        self.trained = [*getattr(self, "trained", []), run.phase.name]
+        self.trained = [*getattr(self, "trained", []), (run.phase.name, type(run.reducer).__name__)]
+
+    others: Sequence[str] = ()  # further reducers, with each of which the first step of every phase is taken before
+
+    def train_phase(self, run: Run) -> None:
+        """First one step with each of the other reducers, on a copy of the model."""
+        model, own = run.model, (self.reducer, self.optimizer, self.clip_norm)
+        for name in self.others:
+            run.model, self.clip_norm = copy.deepcopy(model), None  # clipping does not depend on the reducer
+            self.choose(name)
+            try:
+                self.prepare_phase(run)
+                with closing(run.task.batches(run.epoch, 0)) as batches:
+                    run.model.train()
+                    self.train_step(run, batches, 1)
+            except Exception as error:
+                raise AssertionError(f"phase {run.phase.name} with reducer={name}: {error!r}") from error
+            self.optimizer = own[1]
+        run.model, run.tally = model, Tally()
+        self.reducer, self.optimizer, self.clip_norm = own
+        self.prepare_phase(run)
+        super().train_phase(run)
+
+    def choose(self, reducer: str) -> None:
+        self.reducer = reducer_named(reducer)
+        if reducer == "signum":
+            self.optimizer, self.clip_norm = WITHOUT_MOMENTUM, None
 
     def start_phase(self, run: Run) -> None:
         run.world.rank_0 = lambda: operation_of_rank_0(run)
@@ -186,6 +214,7 @@ def meta_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     between ranks, by value, when it is built. torch's optimizers know their fused kernels for the meta device, but do not say so.
     """
     monkeypatch.setattr(WarmupMonitor, "start", lambda *_: None)
+    monkeypatch.setattr(counting, "macs", lambda *_: {"": 0})  # tested elsewhere, and slow
     monkeypatch.setattr(ddp, "DistributedDataParallel", partial(DistributedDataParallel, init_sync=False))
     optimizer = sys.modules["torch.optim.optimizer"]
     fused = optimizer._get_fused_kernels_supported_devices()
@@ -206,11 +235,21 @@ def settings(model: str, method: str) -> DictConfig:
     return composed([*common, *SMALL[kind], "batch_size=2", f"method={method}", *epochs])
 
 
+def built_on(device: str, *arguments: Any) -> Any:
+    with torch.device(device):
+        return build(*arguments)
+
+
 @cache
 def built(model: str, method: str) -> tuple[Any, Any, Any]:
     """The parts of a run on the meta device, its task and a sample; each run uses a copy of the model."""
     config, world = settings(model, method), MetaWorld(rank=0)
-    parts = assembly.build_parts(config, world)
+    with pytest.MonkeyPatch.context() as patch:
+        # on the device from the beginning: a model that is moved to it loses the ties between its weights, unlike on CUDA
+        patch.setattr(
+            assembly, "build", lambda group, *arguments: built_on("meta" if group == "model" else "cpu", group, *arguments)
+        )
+        parts = assembly.build_parts(config, world)
     task, sample = assembly.build_task(config, parts, world)
     task.final_results = lambda model: FinalResults()  # a beam search asks the device after every word
     return parts, task, sample
@@ -228,11 +267,12 @@ class NoCheckpoints:
 
 
 def rehearse(
-    model: str, method: str, reducer: str, *, steps: int = 1, change: Callable[[Rehearsal], None] | None = None
+    model: str, method: str, reducer: str, *, others: Sequence[str] = (), steps: int = 1,
+    change: Callable[[Rehearsal], None] | None = None,
 ) -> Rehearsal:  # fmt: skip
     """Train with a model, a method and a reducer on the meta device, with this many steps in each epoch.
 
-    `change` may change the trainer before.
+    `others` are reducers with which one step of each phase is taken besides. `change` may change the trainer before.
     """
     config, world = settings(model, method), MetaWorld(rank=int(method in NEED_VALUES))
     parts, task, sample = built(model, method)
@@ -244,10 +284,9 @@ def rehearse(
     )  # fmt: skip
     trainer.__class__ = Rehearsal
     trainer.checkpoints = NoCheckpoints()
-    trainer.reducer = reducer_named(reducer)
+    trainer.others = others
     trainer.method.after_epoch = lambda run: {}
-    if reducer == "signum":
-        trainer.optimizer, trainer.clip_norm = WITHOUT_MOMENTUM, None
+    trainer.choose(reducer)
     if change:
         change(trainer)
     with Shortcuts():

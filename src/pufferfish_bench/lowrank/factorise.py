@@ -112,8 +112,8 @@ def factorise_layer(layer: nn.Module, rank: int) -> tuple[FactoredLayer, float]:
 
 
 def mean_share(shares: Iterable[float], matrices: Iterable[Tensor]) -> float:
-    """The fraction of energy kept of several matrices, from those of each."""
-    energies = [float(matrix.double().square().sum()) for matrix in matrices]
+    """The fraction of energy kept of several matrices, from those of each; matrices without values, on meta, count alike."""
+    energies = [1.0 if matrix.is_meta else float(matrix.double().square().sum()) for matrix in matrices]
     kept = sum(share * energy for share, energy in zip(shares, energies, strict=True))
     return kept / sum(energies) if sum(energies) else 1.0
 

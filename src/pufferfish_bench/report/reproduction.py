@@ -59,6 +59,13 @@ def gate_cells(name: str, finding: Finding) -> list[str]:
     return [name.replace("_", " "), finding.gate, finding.measured, finding.needed, holds]
 
 
+def unequal_note(found: Outcome) -> str:
+    """Names the runs whose ranks ended with different weights, if there are any."""
+    runs = [record for records in found.records.values() for record in records if record.unequal_ranks]
+    names = ", ".join("/".join(record.folder.parts[-2:]) for record in runs)
+    return f"Results of rank 0, because other ranks ended with other weights: {names}." if runs else ""
+
+
 def sheets(found: Outcome) -> list[Sheet]:
     """The figures of a table, and the paper's claims about them; or its lines, if it describes a model or recipe."""
     title = f"{claim_sheets.number(found.table.name)}: {found.table.title}"
@@ -66,7 +73,7 @@ def sheets(found: Outcome) -> list[Sheet]:
         return [lines.sheet(title, found)]
     figures = [figure_cells(figure) for figure in found.figures]
     marked = any(figure.verdict == verdicts.BESIDE_OTHERS for figure in found.figures)
-    note = " ".join(filter(None, (found.table.note, COMPANY_NOTE * marked)))
+    note = " ".join(filter(None, (found.table.note, COMPANY_NOTE * marked, unequal_note(found))))
     shown = [Sheet(title, COLUMNS, figures, note, READING, ("seeds", "difference"))]
     if found.claims:
         shown.append(claim_sheets.of_table(found))
