@@ -25,6 +25,7 @@ from pufferfish_bench.trackers.tensorboard import TensorBoard
 from pufferfish_bench.trainer import Stopped
 from pufferfish_bench.training import memory_format, optimizers
 from pufferfish_bench.training.checkpoints import Checkpoints
+from pufferfish_bench.training.recorder import Recorder
 from pufferfish_bench.training.terminal import Terminal
 from tests.support.nets import PUFFERFISH
 from tests.support.training import EPOCHS_TRAINED, METHODS, STEPS, record, resumed_to_the_same_end, train, uninterrupted_runs
