@@ -266,10 +266,7 @@ def test_a_record_may_end_anywhere_in_a_block(spare: int):
         return bytes(4) + len(content).to_bytes(2, "little") + bytes([kind]) + content
 
     first, second = b"a" * (32768 - 7 - 7 - spare), b"b" * 50
-    if spare < 7:
-        end = bytes(spare) + fragment(1, second)
-    else:
-        end = fragment(2, second[: spare - 7]) + fragment(4, second[spare - 7 :])
+    end = bytes(spare) + fragment(1, second) if spare < 7 else fragment(2, second[: spare - 7]) + fragment(4, second[spare - 7 :])
     log = b":W&B" + bytes(3) + fragment(1, first) + end
     assert list(records(log)) == [first, second]
     assert list(records(log[:-1])) == [first]
