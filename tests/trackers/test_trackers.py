@@ -16,7 +16,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
 from pufferfish_bench.base.flat import flat
-from pufferfish_bench.core import Method
+from pufferfish_bench.core import Method, Observer, Run
 from pufferfish_bench.distributed.surgery import fingerprint
 from pufferfish_bench.records.files import EPOCHS, RUN, SECTIONS, read_json, read_rows
 from pufferfish_bench.trackers import tracker as trackers
@@ -24,7 +24,7 @@ from pufferfish_bench.trackers.mlflow import TAG, MLflow
 from pufferfish_bench.trackers.tensorboard import TensorBoard
 from pufferfish_bench.trackers.tracker import Progress, Tracker, figures
 from pufferfish_bench.trackers.wandb import WeightsAndBiases
-from pufferfish_bench.trackers.wandb_file import logged_steps
+from pufferfish_bench.trackers.wandb_file import logged_steps, records
 from pufferfish_bench.trainer import Stopped
 from tests.support.trackers import mlflow_curves, mlflow_run, tensorboard, tensorboard_curves, wandb_records
 from tests.support.training import METHODS, record, train
@@ -152,6 +152,28 @@ def test_a_stopped_run_continues_in_tensorboard_and_mlflow_without_an_epoch_twic
         assert len(losses) == 4
 
 
+def test_an_epoch_that_is_trained_again_is_there_once(tmp_path: Path):
+    """The process dies after the third epoch was logged, and before its checkpoint."""
+
+    class Death(Observer):
+        def epoch_ended(self, run: Run, row: dict[str, Any]) -> None:
+            if row["epoch"] == 2:
+                raise MemoryError("killed")
+
+    def observers() -> list[Tracker]:
+        common = {"directory": tmp_path / "run", "manifest": MANIFEST}
+        return [TensorBoard(**common), MLflow(uri=str(tmp_path / "store"), experiment="e", **common)]
+
+    with pytest.raises(MemoryError):
+        train(tmp_path / "run", METHODS["pufferfish"](), observers=[*observers(), Death()], checkpoint_every=2)
+    assert len(read_rows(tmp_path / "run" / EPOCHS)) == 3
+    assert len(tensorboard_curves(tmp_path / "run")["loss"]) == 3
+    train(tmp_path / "run", METHODS["pufferfish"](), observers=observers(), checkpoint_every=2)
+    for curves in (tensorboard_curves(tmp_path / "run"), mlflow_curves(tmp_path / "run", str(tmp_path / "store"))):
+        assert {step: len(values) for step, values in curves["loss"].items()} == {0: 1, 1: 1, 2: 1, 3: 1}
+        assert all(len(values) == 1 for steps in curves.values() for values in steps.values())
+
+
 def test_a_row_that_a_kill_cut_off_in_mlflow_is_completed(tmp_path: Path):
     here, uri = tmp_path / "run", str(tmp_path / "store")
     with pytest.raises(Stopped):
@@ -236,6 +258,18 @@ def test_steps_are_read_back_from_files_of_weights_and_biases_also_when_they_are
         sizes.append(len(steps))
     assert sizes == sorted(sizes)
     assert sizes[-1] >= 39
+
+
+@pytest.mark.parametrize("spare", range(10))  # bytes between the first record and the end of its block
+def test_a_record_may_end_anywhere_in_a_block(spare: int):
+    def fragment(kind: int, content: bytes) -> bytes:
+        return bytes(4) + len(content).to_bytes(2, "little") + bytes([kind]) + content
+
+    first, second = b"a" * (32768 - 7 - 7 - spare), b"b" * 50
+    end = bytes(spare) + fragment(1, second) if spare < 7 else fragment(2, second[: spare - 7]) + fragment(4, second[spare - 7 :])
+    log = b":W&B" + bytes(3) + fragment(1, first) + end
+    assert list(records(log)) == [first, second]
+    assert list(records(log[:-1])) == [first]
 
 
 @given(
