@@ -114,7 +114,7 @@ PLATEAU = ("method=pufferfish", "method/trigger=plateau")
         (("model=resnet8",), "model=resnet8 is not known (did you mean resnet18?); allowed: any"),
         (("model",), "'model' cannot be read as KEY=VALUE"),
         (("=3",), "'=3' has no name before the ="),
-        (("reducer@method.warmup_reducer=powersgd",), "there is no setting method.warmup_reducer"),
+        (("reducer@method.warmup_reducer=powersgd",), "none of the chosen parts has a reducer in this place"),
         (
             ("method=pufferfish", "method.warmup_reducer=powersgd"),
             "method.warmup_reducer=powersgd: choose a reducer here with reducer@method.warmup_reducer=NAME; allowed: allreduce",

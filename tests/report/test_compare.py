@@ -143,10 +143,11 @@ def unfinished(folder: Path, *, epochs: int, **record: Any) -> Path:
 
 
 def marked(printed: str, column: str) -> list[bool]:
-    """For each row, whether a star follows the cell of a column."""
-    texts = cells(printed, column)
-    rows = [line for line in printed.split("──\n")[-1].split("\n") if line.strip()][: len(texts)]
-    return [bool(re.search(rf"(?<!\S){re.escape(text)} ★", row)) for text, row in zip(texts, rows, strict=True)]
+    """For each row, whether a star ends the cell of a right-aligned column."""
+    lines = printed.split("\n")
+    rule = next(number for number, line in enumerate(lines) if "──" in line)
+    end = re.search(rf"(?<!\S){re.escape(column)}(?!\S)", lines[rule - 1]).end()
+    return [line[end - 1] == "★" for line in lines[rule + 1 : rule + 1 + len(cells(printed, column))]]
 
 
 @pytest.mark.parametrize("higher", [True, False])

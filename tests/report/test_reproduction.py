@@ -301,7 +301,7 @@ def test_provenance_comes_from_the_records(tmp_path: Path):
 def test_wrong_input_is_one_sentence_and_code_2(tmp_path: Path, refused: Callable):
     (write_record(tmp_path / "cut/records/cpu/table8/low_rank/seed1") / "run.json").write_text("{")
     for words, sentence in [
-        (("table99", "--results", str(tmp_path)), "'table99' is not a table or figure"),
+        (("table99", "--results", str(tmp_path)), "table or figure 'table99' is not known"),
         (("--results", str(tmp_path)), "there are no records"),
         (("--profile", "gpu", "--results", str(tmp_path)), "profile=gpu is not known"),
         (("--results", str(tmp_path / "cut")), "cannot be read"),

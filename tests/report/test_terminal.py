@@ -50,6 +50,7 @@ def records(folder: Path) -> dict[str, list[str]]:
     runs = [str(write_record(folder / name, figures={"best_test_accuracy": 60.0})) for name in ("one", "two")]
     measured = [f"{name}={write_run(folder / name)}" for name in ("vanilla", "pufferfish")]
     return {
+        "pufferfish": ["compare", *runs],
         "pufferfish-run": [*SMALL, "epochs=1", f"run_dir={folder / 'run'}"],
         "pufferfish-describe": ["model=resnet18"],
         "pufferfish-advise": ["profile=smoke", "model.net.width=0.05", "batch_size=4", "quick=true", "ratios=[0.5]"],
