@@ -67,8 +67,8 @@ ConfigStore.instance().store(name="settings", node=Settings)
 OmegaConf.register_new_resolver("identity", lambda *, _root_: identity(_root_), replace=True)
 OmegaConf.register_new_resolver("name_suffix", name_suffix, replace=True)
 OmegaConf.register_new_resolver("label_of", label_of, replace=True)
-for counter in own_data.COUNTERS:
-    OmegaConf.register_new_resolver(counter.__name__, counter, replace=True)
+for resolver in own_data.RESOLVERS:
+    OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 OmegaConf.register_new_resolver("nowhere", lambda: nowhere().name, replace=True)
 OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
 
