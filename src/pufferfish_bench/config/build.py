@@ -159,7 +159,10 @@ def built_on(device: str, make: Callable[[], Any]) -> Any:
 
 def build(group: str, settings: DictConfig, **further: Any) -> Any:
     """Build the object that a config group describes: its constructor, called with its arguments and `further` ones."""
-    return instantiate(arguments_of(group, settings), **further)
+    found = instantiate(arguments_of(group, settings), **further)
+    if group == "model" and not hasattr(found, "named_modules"):
+        raise InputError(f"model.net._target_={settings.net._target_} returns {type(found).__name__}: an nn.Module is expected")
+    return found
 
 
 def build_method(settings: DictConfig, layers: Mapping[str, Any] | None) -> Any:

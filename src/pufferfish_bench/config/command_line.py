@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.config.build import config_errors
-from pufferfish_bench.config.own_configs import check_folders
+from pufferfish_bench.config.own_configs import check_distinct, check_folders, own_folders
 from pufferfish_bench.config.settings import config_dir
 
 COMPLETION = ("install", "uninstall", "query")
@@ -90,7 +90,9 @@ def check_words(words: list[str]) -> None:
         )
     if any(word.split("=")[0] in OTHER_CONFIGS for word in words):
         raise InputError("the config of this command cannot be replaced; add your own files with --config-dir DIR")
-    check_folders([Path(name) for name in config_dirs(words)], CONFIG_DIR[0])
+    given = [Path(name) for name in config_dirs(words)]
+    check_folders(given, CONFIG_DIR[0])
+    check_distinct([*given, *own_folders()])
 
 
 def config_dirs(words: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra._internal import hydra as hydra_internals
@@ -16,9 +17,10 @@ from hydra.errors import ConfigCompositionException, HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+from yaml import YAMLError
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.config.own_configs import VARIABLE, own_folders
+from pufferfish_bench.config.own_configs import VARIABLE, invalid_yaml, own_folders
 from pufferfish_bench.config.recipes import adds_argument, check_complete, check_parts, drop_undeclared, pass_sizes, value_of
 from pufferfish_bench.config.settings import TYPES
 from pufferfish_bench.config.suggestions import did_you_mean, keys_of, unknown
@@ -55,6 +57,9 @@ class Loader(ConfigLoaderImpl):
             if explanation := self.explained(error, config_name, words, repository):
                 raise explanation from error
             raise
+        except YAMLError as error:
+            places = (Path(each.path.removeprefix("file://")) for each in self.config_search_path.get_path())
+            raise InputError(invalid_yaml(error, places)) from error
         task = OmegaConf.to_container(config.hydra.overrides.task)  # as typed: references stay references
         config.hydra.overrides.task = [line[2:] if line[2:] in added else line for line in task]
         if run_mode == RunMode.MULTIRUN:  # each run of the sweep is composed and checked again
