@@ -47,6 +47,10 @@ class Net(nn.Module):
 
     def forward(self, images):
         return self.head(self.grouped(self.body(self.stem(images).relu()).relu()).relu().mean((2, 3)))
+
+
+def nothing():
+    return None
 """
 # layers that cannot be factorised: a part of the name, and of the reason
 UNSUPPORTED = {
@@ -124,6 +128,8 @@ def test_a_masked_language_model_that_is_interrupted_ends_like_one_that_is_not(
         ((), "model.net._target_ is not set"),
         (("model.net._target_=my_own_net.Net", "model.net.depth=3"), "there is no setting model.net.depth; there are"),
         (("model.net._target_=my_own_net.Net", "model.net.n_out=7"), "returns a tensor (1, 7), but dataset.classes=10"),
+        (("model.net._target_=my_own_net.nothing",), "model.net._target_=my_own_net.nothing returns NoneType: an nn.Module is"),
+        (("model.net._target_=my_own_net.Nett",), "my_own_net has no Nett (did you mean Net?)"),
         ((f"{TORCHVISION}.vit_b_16", "model.net.image_size=64"), "the model fails on an input of 1x3x32x32"),
         ((f"{TORCHVISION}.vit_b_16", "method=eb_train"), "this model has no BatchNorm2d"),
         (

@@ -9,6 +9,7 @@ import pytest
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import describe
+from pufferfish_bench.config import command_line
 from pufferfish_bench.config.build import composed
 from pufferfish_bench.paper import tables
 from pufferfish_bench.report.reproduction import read_outcomes
@@ -85,3 +86,20 @@ def test_claims_of_own_tables_do_not_change_the_verdicts_on_the_papers(tmp_path:
     assert corrected
     assert corrected == [claim.judgement.corrected_p for claim in after["table6"] if claim.judgement.p is not None]
     assert after == before
+
+
+def test_two_own_files_of_the_same_name_are_refused(folders: list[Path], monkeypatch: pytest.MonkeyPatch):
+    (folders[1] / "model").mkdir()
+    (folders[1] / "model" / "mine.yaml").write_text(MODEL)
+    with pytest.raises(InputError, match="only one of them would be used: rename it"):
+        composed(["model=mine", "profile=smoke"])
+    monkeypatch.setenv("PUFFERFISH_CONF", "one")
+    composed(["model=mine", "profile=smoke"])
+    with pytest.raises(InputError, match="only one of them would be used: rename it"):
+        command_line.check_words(["--config-dir", "two", "model=mine"])
+
+
+def test_a_config_file_that_is_not_yaml_is_named(folders: list[Path]):
+    (folders[0] / "model" / "broken.yaml").write_text("net: {a: 1\nx: [")
+    with pytest.raises(InputError, match=r"broken\.yaml is not valid YAML: "):
+        composed(["model=broken", "profile=smoke"])

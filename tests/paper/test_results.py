@@ -73,7 +73,9 @@ def test_every_record_matches_its_cell_in_conf_table():
 
 def test_every_record_is_of_committed_code_and_every_run_is_finished():
     published = [REPOSITORY / "results" / name for name in committed()]
-    records = [path for path in published if path.name == RUN or (path.parent.name in ("bench", "advisor") and path.suffix == ".json")]
+    records = [
+        path for path in published if path.name == RUN or (path.parent.name in ("bench", "advisor") and path.suffix == ".json")
+    ]
     assert len(records) > 30
     for path in records:
         record = read_json(path)

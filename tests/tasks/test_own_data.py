@@ -1,5 +1,6 @@
 """Own data by settings alone: pictures by class, a text, a parallel corpus. Sizes are counted before the data are read."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import translate
 from pufferfish_bench.config.build import build, composed, config_errors
+from pufferfish_bench.config.settings import identity
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.tasks import splits
 from pufferfish_bench.tasks.images import class_folders, image_folder
@@ -17,6 +19,7 @@ from tests.support.commands import Command
 from tests.support.pictures import CLASSES, PER_CLASS
 
 LINES = [f"a b{number % 5} c{number}" for number in range(40)]
+PARALLEL = ("model=transformer", "dataset=parallel_text", "dataset.source_file=my.fr", "dataset.target_file=my.en")
 FRENCH = [f"un chat noir, {number % 4}" for number in range(40)]
 ENGLISH = [f"A black cat's {number % 4}" for number in range(40)]
 
@@ -103,6 +106,12 @@ def test_a_parallel_text_in_any_language_is_read_with_its_counted_vocabulary(tok
             "needs its translation",
         ),
         (("model=resnet18", "dataset=image_folder", "dataset.folder=nope"), "dataset.folder=nope: there is no such folder"),
+        (("model=lstm", "dataset=text_file", "dataset.file=null"), "dataset.file=null: a string or a list whose items are"),
+        (("model=lstm", "dataset=text_file", "dataset.file=my.txt", "dataset.shares=0.5"), "dataset.shares=0.5: a list whose"),
+        ((*PARALLEL, "dataset.languages=fr"), "dataset.languages=fr: a list whose items are each a string is expected"),
+        ((*PARALLEL, "dataset.languages=[fr,nope]"), "language nope of dataset.languages cannot be loaded"),
+        ((*PARALLEL, "dataset.longest=null"), "dataset.longest=null: an integer is expected"),
+        ((*PARALLEL, "dataset.min_count=1000"), "no word occurs at least 1000 times"),
     ],
 )
 def test_a_mistake_is_named(here: Path, words: tuple[str, ...], sentence: str):
@@ -145,3 +154,55 @@ def test_a_finished_run_translates_with_the_tokens_it_was_trained_with(
     assert capsys.readouterr().err == ""  # it knows these words, which spaCy would have split and lower-cased
     translate.main(["run=run", "un chat"])
     assert "not in the model's vocabulary, translated as unknown words: un, chat" in capsys.readouterr().err
+
+
+def record_identity(*words: str) -> str:
+    with config_errors():
+        return identity(settings(*words))
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (("model=lstm", "dataset=text_file", "dataset.file=my.txt"), "my.txt"),
+        (("model=transformer", "dataset=parallel_text", "dataset.source_file=my.fr", "dataset.target_file=my.en"), "my.en"),
+    ],
+)
+def test_with_another_text_of_as_many_words_it_is_another_run(here: Path, words: tuple[str, ...], file: str):
+    text = (here / file).read_text()
+    before = record_identity(*words)
+    assert record_identity(*words) == before
+    (here / file).write_text("\n".join(reversed(text.splitlines())) + "\n")
+    assert settings(*words).dataset.vocabulary > 0
+    assert record_identity(*words) != before
+    (here / file).write_text(text)
+    assert record_identity(*words) == before
+
+
+def test_with_one_picture_less_it_is_another_run_and_the_folder_may_move(here: Path, root: Path):
+    shutil.copytree(root / "pictures", here / "a" / "pictures")
+    shutil.copytree(root / "pictures", here / "b" / "pictures")
+    words = ("model=resnet18", "dataset=image_folder", "dataset.folder=pictures")
+    one, other = (record_identity(*words, f"dataset.source.root={place}") for place in "ab")
+    assert one == other
+    (here / "b" / "pictures" / "results").mkdir()
+    (here / "b" / "pictures" / "results" / "run.json").write_text("a run in the folder of the pictures")
+    assert record_identity(*words, "dataset.source.root=b") == one
+    next((here / "b" / "pictures" / "train").rglob("*.*")).unlink()
+    assert record_identity(*words, "dataset.source.root=b") != one
+
+
+def test_a_run_does_not_resume_with_other_data(invoke: Command, here: Path):
+    words = ("model=lstm", *("profile=smoke", "model.net.hidden=8", "batch_size=2", "dataset.test_batch_size=2", "epochs=1"))
+    text = ("dataset=text_file", "dataset.file=my.txt", "run_dir=run")
+    assert invoke(*words, *text).returncode == 0
+    (here / "my.txt").write_text("\n".join(reversed(LINES)) + "\n")
+    refused = invoke(*words, *text)
+    assert refused.returncode == 2
+    assert "holds a run with other settings (dataset.contents: " in refused.stderr
+
+
+def test_train_without_val_names_the_remedy(root: Path, here: Path):
+    shutil.copytree(root / "pictures" / "train", here / "own" / "train")
+    with pytest.raises(InputError, match=r"hold out pictures of train/ for validation with dataset\.folder=own/train"):
+        image_folder.train_and_val(Path("own"), len(CLASSES), 0.1)

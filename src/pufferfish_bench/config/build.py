@@ -82,8 +82,8 @@ OmegaConf.register_new_resolver("per_worker", batches.per_worker, replace=True)
 OmegaConf.register_new_resolver("scaled_by", batches.scaled_by, replace=True)
 OmegaConf.register_new_resolver("name_suffix", name_suffix, replace=True)
 OmegaConf.register_new_resolver("label_of", label_of, replace=True)
-for counter in own_data.COUNTERS:
-    OmegaConf.register_new_resolver(counter.__name__, counter, replace=True)
+for resolver in own_data.RESOLVERS:
+    OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 OmegaConf.register_new_resolver("cores_per_worker", cores.per_worker, replace=True)
 OmegaConf.register_new_resolver("sweep_folder", lambda *, _root_: sweep_folder(_root_), replace=True)
 OmegaConf.register_new_resolver("fully_low_rank", lambda *, _root_: OmegaConf.create(fully_low_rank(_root_)), replace=True)
@@ -175,7 +175,10 @@ def built_on(device: str, make: Callable[[], Any]) -> Any:
 
 def build(group: str, settings: DictConfig, **further: Any) -> Any:
     """Build the object that a config group describes: its constructor, called with its arguments and `further` ones."""
-    return instantiate(arguments_of(group, settings), **further)
+    found = instantiate(arguments_of(group, settings), **further)
+    if group == "model" and not hasattr(found, "named_modules"):
+        raise InputError(f"model.net._target_={settings.net._target_} returns {type(found).__name__}: an nn.Module is expected")
+    return found
 
 
 def build_method(settings: DictConfig, layers: Mapping[str, Any] | None) -> Any:

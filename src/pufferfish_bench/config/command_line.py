@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.suggestions import not_known
 from pufferfish_bench.config.build import config_errors
-from pufferfish_bench.config.own_configs import CONFIG_DIR, check_folders, config_dirs
+from pufferfish_bench.config.own_configs import CONFIG_DIR, check_distinct, check_folders, config_dirs, own_folders
 from pufferfish_bench.config.settings import TYPES, config_dir
 
 COMPLETION = ("install", "uninstall", "query")
@@ -98,7 +98,9 @@ def check_words(words: list[str]) -> None:
     for word in words:
         if word.startswith("-") and word.split("=")[0] not in known:
             refuse_option(word, known)
-    check_folders([Path(name) for name in config_dirs(words)], CONFIG_DIR[0])
+    given = [Path(name) for name in config_dirs(words)]
+    check_folders(given, CONFIG_DIR[0])
+    check_distinct([*given, *own_folders()])
 
 
 def refuse_option(word: str, known: list[str]) -> None:

@@ -17,11 +17,12 @@ from hydra.errors import ConfigCompositionException, HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+from yaml import YAMLError
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.suggestions import did_you_mean, not_known
 from pufferfish_bench.config.choices import choices as choices_in
-from pufferfish_bench.config.own_configs import VARIABLE, own_folders
+from pufferfish_bench.config.own_configs import VARIABLE, invalid_yaml, own_folders
 from pufferfish_bench.config.recipes import adds_argument, check_complete, check_parts, drop_undeclared, pass_sizes, value_of
 from pufferfish_bench.config.settings import SEVERAL, TYPES
 from pufferfish_bench.config.suggestions import keys_of, unknown, unknown_group, unreadable
@@ -71,6 +72,9 @@ class Loader(ConfigLoaderImpl):
             if explanation := self.explained(error, config_name, words, repository):
                 raise explanation from error
             raise
+        except YAMLError as error:
+            places = (Path(each.path.removeprefix("file://")) for each in self.config_search_path.get_path())
+            raise InputError(invalid_yaml(error, places)) from error
         task = OmegaConf.to_container(config.hydra.overrides.task)  # as typed: references stay references
         config.hydra.overrides.task = [line[2:] if line[2:] in added else line for line in task]
         if run_mode == RunMode.MULTIRUN:  # each run of the sweep is composed and checked again

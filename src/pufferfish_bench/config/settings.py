@@ -40,7 +40,7 @@ def layout(**sections: Any) -> dict[str, Layout]:
 MODEL = layout(
     constructor="net", facts=("kind", "label", "from_data", "low_rank", "fully_low_rank"), outside=("kind", "label", "from_data")
 )
-DATASET = layout(further=("loader", "source"), facts=("input",), outside=("loader", "source", "input"))
+DATASET = layout(further=("loader", "source"), facts=("input", "contents"), outside=("loader", "source", "input"))
 SCHEDULE = layout(common=("batch", "scale", "scaled_by"), outside=("batch", "scale"))
 PLAIN = layout()  # a constructor and its arguments, nothing else
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.extras import EXTRAS, missing_package
 from pufferfish_bench.base.ranges import Range
+from pufferfish_bench.config.suggestions import did_you_mean
 
 TARGET = "_target_"
 LARGEST = 2**63  # torch accepts integers below this
@@ -73,16 +74,19 @@ def located(target: str, path: str) -> Callable[..., Any]:
         try:
             found = importlib.import_module(name)
         except Exception as error:
-            raise not_importable(path, target, name, error) from error
+            near = did_you_mean(parts[count - 1], [each for each in dir(found) if not each.startswith("_")])
+            raise not_importable(path, target, name, error, near) from error
     if not callable(found):
         raise InputError(f"{path}.{TARGET}={target} is not a class or a function")
     return found
 
 
-def not_importable(path: str, target: str, name: str, error: Exception) -> InputError:
+def not_importable(path: str, target: str, name: str, error: Exception, near: str = "") -> InputError:
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
         return missing_package(error.name, f"{path}.{TARGET}={target}")
     reason = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ModuleNotFoundError) and error.name == name and "." in name:
+        reason = f"{name.rpartition('.')[0]} has no {name.rpartition('.')[2]}{near}"
     return InputError(
         f"{path}.{TARGET}={target} cannot be imported: {name}: {reason} (modules in the current directory can be imported too)"
     )

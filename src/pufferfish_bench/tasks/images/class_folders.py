@@ -1,9 +1,12 @@
 """The classes of a folder of pictures, by the names of its folders. Needs no torch: a config refers to their number."""
 
+import hashlib
 import os
 from pathlib import Path
 
 from pufferfish_bench.base.errors import InputError
+
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
 
 
 def training_folder(folder: Path) -> Path:
@@ -27,3 +30,17 @@ def class_names(folder: Path) -> list[str]:
     if not names:
         raise InputError(f"{folder} has no folders: it needs one for each class, for example {folder / 'n01440764'}")
     return names
+
+
+def is_picture(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def hash_of_pictures(folder: Path) -> str:
+    """A hash of the names and sizes of all pictures of the classes, below train/ and val/ or in the folder itself."""
+    found = hashlib.sha256()
+    for part in dict.fromkeys((training_folder(folder), folder / "val")):
+        for path in sorted(part.glob("*/*")):
+            if is_picture(path.name):
+                found.update(os.fsencode(f"{path.relative_to(folder)}\0{path.stat().st_size}\0"))
+    return found.hexdigest()[:16]

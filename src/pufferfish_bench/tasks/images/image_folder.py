@@ -21,11 +21,10 @@ from rich.progress import track
 from pufferfish_bench.base import cores
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.tasks.images import crops
-from pufferfish_bench.tasks.images.class_folders import class_names, training_folder
+from pufferfish_bench.tasks.images.class_folders import class_names, is_picture, training_folder
 from pufferfish_bench.tasks.images.crops import Box, Cut
 from pufferfish_bench.training import memory
 
-SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
 PAUSES = (0.1, 0.5)  # seconds before a file is read again, for passing errors of network file systems
 PROCESS_ERRORS = {errno.EMFILE, errno.ENFILE}  # too many open files: not a problem of this file
 FILE_TYPES = {
@@ -183,6 +182,11 @@ def train_and_val(folder: Path, classes: int, validation_share: float | None = N
         return split_by_class(folder, names, validation_share)
     train, val = folder / "train", folder / "val"
     missing = [str(part) for part in (train, val) if not part.is_dir()]
+    if missing and validation_share is not None:
+        raise InputError(
+            f"there is no folder {val}, but there is {train}: add it, or hold out pictures of train/ for validation with "
+            f"dataset.folder={train}"
+        )
     if missing:
         raise InputError(
             f"there is no folder {' and no folder '.join(missing)}: pictures are expected in {folder}/{{train,val}}/<class>/. "
@@ -235,7 +239,3 @@ def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], list
         paths += found
         labels += [label] * len(found)
     return paths, labels
-
-
-def is_picture(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")

@@ -178,7 +178,10 @@ def columns(text: Tensor, count: int) -> Tensor:
     """A text (words) as (rows, count): each column is a contiguous part of it. The remainder is dropped."""
     rows = len(text) // count
     if rows < 2:
-        raise InputError(f"{len(text)} words are too few for {count} columns: use a smaller batch_size or fewer processes")
+        raise InputError(
+            f"{len(text)} words are too few for {count} columns: use a smaller batch_size (for validation and test "
+            "dataset.test_batch_size) or fewer processes"
+        )
     return text[: rows * count].view(count, rows).t().contiguous()
 
 

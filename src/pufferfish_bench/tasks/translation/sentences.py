@@ -47,7 +47,7 @@ class ParallelText:
     @classmethod
     def of(
         cls, *, root: str, source_file: str | Sequence[str], target_file: str | Sequence[str], shares: Sequence[float],
-        languages: Sequence[str], tokens: str,
+        languages: Sequence[str], tokens: Tokens,
     ) -> "ParallelText":  # fmt: skip
         if len(languages) != 2:
             raise InputError(f"dataset.languages={list(languages)} must be two: those of the source and of the target")
@@ -92,7 +92,13 @@ def read_pairs(text: ParallelText, stamps: tuple[int, ...]) -> list[list[WordPai
 
 def vocabulary_of(text: ParallelText, *, longest: int, min_count: int) -> list[str]:
     """SPECIAL, and the words of both languages that occur at least `min_count` times in the training sentences."""
-    return joint_vocabulary(not_longer(text.pairs()[0], longest), min_count)
+    found = joint_vocabulary(not_longer(text.pairs()[0], longest), min_count)
+    if len(found) == len(SPECIAL):
+        raise InputError(
+            f"no word occurs at least {min_count} times in training sentences of at most {longest} words: use a lower "
+            "dataset.min_count or a higher dataset.longest"
+        )
+    return found
 
 
 def not_longer(pairs: Sequence[WordPair], longest: int) -> list[WordPair]:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
+from pufferfish_bench.base.errors import InputError
+
 # Where spaCy splits what English writes without a space. This restores 99.8 % of Multi30k's sentences exactly.
 JOINTS = (
     (r"\s+", " "),
@@ -32,7 +34,13 @@ def tokenizer(language: str) -> Callable:
     """spaCy's tokeniser for a language, created once."""
     import spacy  # slow to import, and not needed if the words are cached
 
-    return spacy.blank(language).tokenizer
+    try:
+        return spacy.blank(language).tokenizer
+    except ImportError as error:
+        raise InputError(
+            f"spaCy's rules for the language {language} of dataset.languages cannot be loaded ({error}); use another code, "
+            "or dataset.tokens=spaces"
+        ) from error
 
 
 def detokenise(text: str) -> str:
