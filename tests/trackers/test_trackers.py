@@ -84,21 +84,23 @@ def test_a_failing_tracker_does_not_change_the_run_and_warns_once(
     assert [each.getMessage()[:25] for each in caplog.records if each.levelno >= logging.WARNING] == ["Faulty: the server is awa"]
 
 
-def test_a_hanging_tracker_delays_the_run_only_once(
-    tmp_path: Path, plain: tuple[str, list], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_hanging_or_failing_tracker_delays_the_run_only_once(
+    tmp_path: Path, plain: tuple[str, list], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ):
     waits: list[float | None] = []
 
     class Counted(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             waits.append(timeout)
-            return super().wait(0.01 if timeout == trackers.PATIENCE else timeout)
+            return super().wait(0.01 if hangs and timeout == trackers.PATIENCE else timeout)
 
     monkeypatch.setattr(trackers.threading, "Event", Counted)
-    run = train(tmp_path / "run", METHODS["pufferfish"](), observers=[Faulty(tmp_path / "run", hangs=True)])
+    faulty = Faulty(tmp_path / "run", lambda where, epochs: not hangs, hangs=hangs)
+    run = train(tmp_path / "run", METHODS["pufferfish"](), observers=[faulty])
     assert (fingerprint(run.model), record(tmp_path / "run")) == plain
-    assert waits.count(trackers.PATIENCE) == 2  # when it hangs first, and at the end
-    assert "has not received everything" in caplog.text
+    assert waits.count(trackers.PATIENCE) == 2  # when it hangs or fails first, and at the end
+    assert ("has not received everything" in caplog.text) == hangs
 
 
 def test_a_tracker_that_recovers_receives_what_it_lacks(tmp_path: Path):

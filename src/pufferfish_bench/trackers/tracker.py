@@ -15,7 +15,7 @@ from pufferfish_bench.records import files, reader
 from pufferfish_bench.records.files import Row
 from pufferfish_bench.records.record import summarise
 
-PATIENCE = 20.0  # seconds that a run waits for a tracker, once: while the tracker is late, the run does not wait again
+PATIENCE = 20.0  # seconds that a run waits for a tracker, and not again while the tracker is late or fails
 ID = "tracker_id"  # the file in the directory of a run with the name under which trackers find the run again
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ class Tracker(Observer):
         self.files: dict[str, str] = {}
         self.finished = False
         self.connected = False
+        self.failing = False
         self.warned = False
         self.jobs: queue.SimpleQueue[tuple[Progress | None, threading.Event]] = queue.SimpleQueue()
         self.last = threading.Event()  # set when the last job is done
@@ -119,7 +120,7 @@ class Tracker(Observer):
 
     def update(self) -> None:
         """Hand over what there is now, and wait for the tracker unless it is late: it should not compute beside timed steps."""
-        in_time = self.last.is_set()
+        in_time = self.last.is_set() and not self.failing
         self.put(
             Progress(
                 self.resumed_at, tuple(self.rows or ()), dict(self.phases), dict(self.results), dict(self.files), self.finished
@@ -153,21 +154,26 @@ class Tracker(Observer):
                 self.connect(progress)
                 self.connected = True
             self.send(progress)
+            self.failing = False
         except Exception as error:  # libraries, networks and servers may raise anything
-            self.connected = False
-            self.warn(" ".join(str(error).split()) or type(error).__name__)
+            self.connected, self.failing = False, True
+            self.warn(f"{in_short(error)} (training continues; what is missing is sent after a later epoch)")
 
     def finish(self) -> None:
         try:
             if self.connected:
                 self.disconnect(finished=self.finished)
         except Exception as error:
-            self.warn(" ".join(str(error).split()) or type(error).__name__)
+            self.warn(in_short(error))
 
     def warn(self, reason: str) -> None:
         if not self.warned:
-            log.warning(f"{self.label}: {reason[:500]} (training continues; what is missing is sent after a later epoch)")
+            log.warning(f"{self.label}: {reason}")
         self.warned = True
+
+
+def in_short(error: Exception) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 def figures(row: Row) -> dict[str, float]:
