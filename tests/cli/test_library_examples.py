@@ -1,4 +1,4 @@
-"""The README's library examples, run as they are printed."""
+"""The library examples of the README and of docs/library.md, run as they are printed."""
 
 import json
 import re
@@ -15,8 +15,8 @@ from tests.support.repository import REPOSITORY
 from tests.support.torchrun import RANKS, TORCHRUN, environment
 
 
-def test_the_readmes_library_example_factorises_and_merges():
-    text = (REPOSITORY / "README.md").read_text()
+def test_the_library_example_factorises_and_merges():
+    text = (REPOSITORY / "docs/library.md").read_text()
     (snippet,) = re.findall(r"```python\n(from pufferfish_bench import lowrank\n\nchoice = .*?)```", text, flags=re.DOTALL)
     net = nn.Sequential()
     net.add_module("body", nn.Linear(8, 8))
@@ -39,8 +39,7 @@ pathlib.Path(os.environ.get("RANK", "0") + ".json").write_text(json.dumps(found)
 
 @pytest.mark.parametrize(("place", "launcher", "ranks"), [(0, (sys.executable,), 1), (1, TORCHRUN, RANKS)], ids=["plain", "ddp"])
 def test_the_readmes_training_loops_switch_to_low_rank(tmp_path: Path, place: int, launcher: tuple[str, ...], ranks: int):
-    section = (REPOSITORY / "README.md").read_text().partition("## As a library")[2]
-    diffs = re.findall(r"```diff\n(.*?)```", section, flags=re.DOTALL)
+    diffs = re.findall(r"```diff\n(.*?)```", (REPOSITORY / "README.md").read_text(), flags=re.DOTALL)
     assert len(diffs) == 2
     lines = [line for line in diffs[place].splitlines() if not line.startswith("-")]
     script = [*(line[1:] for line in lines), SHOW]
@@ -51,4 +50,4 @@ def test_the_readmes_training_loops_switch_to_low_rank(tmp_path: Path, place: in
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]  # their printed lines may be mixed
-    assert found == [[["2"], 3, ["Conv2d", "ReLU", "LowRank", "ReLU", "Flatten", "Linear"], True]] * ranks
+    assert found == [[["2"], 3, ["Conv2d", "ReLU", "LowRank", "Flatten", "Linear"], True]] * ranks
