@@ -340,7 +340,11 @@ def test_the_check_compares_predictions_with_runs_in_the_lab(tmp_path: Path):
 
 
 def test_the_check_refuses_mistakes(refused: Callable[..., None]):
-    refused(advisor_check.main, ["--models", "resnet99"], "--models resnet99 is not known; allowed: resnet18")
+    refused(
+        advisor_check.main,
+        ["--models", "resnet99"],
+        "--models resnet99 is not known (did you mean resnet34 or resnet18?); allowed: resnet18",
+    )
     refused(advisor_check.main, ["--caps", "fast"], "'fast' is not a rate")
 
 

@@ -26,13 +26,14 @@ from torch.utils._pytree import tree_leaves
 
 from pufferfish_bench.config import parts as assembly
 from pufferfish_bench.config.build import build, composed
-from pufferfish_bench.core import FinalResults, Run, Tally
+from pufferfish_bench.core import FinalResults, Run
 from pufferfish_bench.distributed.simulated import SimulatedWorld
 from pufferfish_bench.lowrank import counting
 from pufferfish_bench.methods.lth import PruneAndRewind
 from pufferfish_bench.reducers import ddp
 from pufferfish_bench.trainer import Trainer
 from pufferfish_bench.training import optimizers
+from pufferfish_bench.training.tally import Tally
 from pufferfish_bench.training.warmup_monitor import WarmupMonitor
 from tests.support.reducers import reducer_named
 

@@ -226,9 +226,9 @@ def test_words_that_the_model_does_not_know_are_named_once_and_the_translation_s
     assert [(start, words) for start, _, words in warnings] == [("warning", "hund"), ("warning", "eine, katze, <, s, >")]
 
 
-def test_the_readmes_example_gives_the_answer_that_it_prints(tmp_path: Path):
-    readme = (REPOSITORY / "README.md").read_text()
-    (block,) = (block for block in readme.split("```") if "\npufferfish-translate " in block)
+def test_the_example_of_the_docs_gives_the_answer_that_it_prints(tmp_path: Path):
+    page = (REPOSITORY / "docs/data.md").read_text()
+    (block,) = (block for block in page.split("```") if "\npufferfish-translate " in block)
     train, ask = block.strip().splitlines()
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 

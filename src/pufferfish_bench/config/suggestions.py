@@ -41,7 +41,9 @@ def suggestions(key: str, known: Collection[str]) -> list[str]:
     alias = [ALIASES[last]] if ALIASES.get(last) in known else []
     spelled = [] if group else difflib.get_close_matches(key, sorted(known), n=2, cutoff=0.7)
     found = list(dict.fromkeys([*alias, *same, *spelled, *near]))[:3]
-    return found or difflib.get_close_matches(key, everywhere, n=1, cutoff=0.75)  # mistakes in more than the last name
+    if found or any(name.startswith(f"{group}.") for name in everywhere):
+        return found
+    return difflib.get_close_matches(key, everywhere, n=1, cutoff=0.75)  # mistakes in more than the last name
 
 
 def unknown_group(group: str, known: Collection[str]) -> InputError:

@@ -1,0 +1,50 @@
+"""The README and the pages of docs/: short enough to be finished, every link leads somewhere, every result is a published one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository import REPOSITORY
+
+README = REPOSITORY / "README.md"
+PAGES = [README, REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "conf/README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_has_at_most_150_lines_of_at_most_120_characters():
+    lines = README.read_text().splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name if page.parent.name != "conf" else "conf")
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, heading = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        assert not heading or heading in anchors(file), f"{page.name}: {target}"
+
+
+def test_every_page_of_docs_is_linked_from_the_readme():
+    linked = set(re.findall(r"\]\((docs/[^)#]+\.md)", README.read_text()))
+    beside = {f"docs/{name}" for page in PAGES[3:] for name in re.findall(r"\]\(([^)#/]+\.md)", page.read_text())}
+    assert {f"docs/{page.name}" for page in PAGES[3:]} <= linked | beside
+
+
+def test_the_results_of_the_readme_are_published_claims():
+    published = (REPOSITORY / "results/tables/cpu/claims.md").read_text()
+    rows = [line.split("|")[2:4] for line in README.read_text().splitlines() if re.match(r"\| .*\dx \|", line)]
+    assert 0 < len(rows) <= 5
+    for paper, ours in rows:
+        value, _, interval = ours.strip().partition(" (")
+        found = [line for line in published.splitlines() if f"| {paper.strip()} | {value} | {interval.rstrip(')')}" in line]
+        assert found, (paper, ours)
