@@ -360,8 +360,9 @@ def test_failed_runs_are_listed_last_even_if_the_report_fails(
 def test_only_the_requested_cells_are_run(put_tables, monkeypatch: pytest.MonkeyPatch):
     ran: list[str] = []
     monkeypatch.setattr(Job, "run", lambda job: bool(ran.append(job.name)))
-    put_tables("table0", vanilla_fp32={"overrides": TINY}, vanilla_amp={"overrides": TINY}, low_rank_fp32={"overrides": TINY})
-    put_tables("table1", other={"overrides": TINY})
+    one, two, three, four = ({"overrides": [*TINY, f"epochs={epochs}"]} for epochs in (1, 2, 3, 4))  # runs of their own
+    put_tables("table0", vanilla_fp32=one, vanilla_amp=two, low_rank_fp32=three)
+    put_tables("table1", other=four)
     words = ["table0", "table1", "--profile", "smoke", "--no-probe"]
     reproducer.main([*words, "--cells", "*fp32"])
     assert ran == ["table0/vanilla_fp32/seed1", "table0/low_rank_fp32/seed1"]

@@ -81,7 +81,7 @@ class RunCell:
 
 
 class Watcher:
-    """Is told what happens. The base class shows nothing."""
+    """Receives what happens, to show it. The base class shows nothing."""
 
     def started(self, work: Work, slots: tuple[str, ...]) -> None: ...
 
@@ -193,21 +193,21 @@ def run_all(works: Sequence[Work], machine: Machine, launcher: Launcher, watcher
     running: dict[Work, tuple[Any, tuple[str, ...]]] = {}
     failed: list[Work] = []
     with Interrupts(children=[]) as interrupts:
-        told = False
+        stopping = False
         while running or (waiting and not interrupts.requested()):
             for work, (started, _) in list(running.items()):
                 if launcher.ended(started):
                     del running[work]
                     succeeded = launcher.succeeded(work, started) and kept(work.jobs[1:])  # the run has kept its first
-                    if not succeeded and not told:
+                    if not succeeded and not stopping:
                         failed.append(work)
-                    if succeeded or not told:
+                    if succeeded or not stopping:
                         watcher.ended(work, succeeded, launcher.log(work))
-            if interrupts.requested() and not told:
-                told = True
+            if interrupts.requested() and not stopping:
+                stopping = True
                 watcher.stopping(len(running))
                 launcher.stop()
-            if not told:
+            if not stopping:
                 start_next(waiting, running, machine, launcher, watcher)
             watcher.tick()
             if running:
