@@ -382,7 +382,7 @@ def test_an_unfinished_first_run_is_not_used_as_the_baseline(invoke: Command, tm
     capsys.readouterr()
     compare.main(["begun", "run"])
     table = " ".join(capsys.readouterr().out.split())
-    assert "begun (not finished: 0 of 1 epochs)" in table
+    assert "begun (not finished: 0 of 4 epochs)" in table
     assert "1.00x" not in table
 
 

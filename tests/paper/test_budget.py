@@ -111,7 +111,7 @@ def test_budgets_are_estimated_apart(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(probe, "probe", lambda job: 60.0 * job.settings["epochs"])
     jobs = [job for job in tables.read(TABLE, "paper").jobs(1, tmp_path) if job.cell.line == "vgg19_vanilla"]
-    assert probe.estimate(jobs, lambda _: None) == 60.0 * (75 + 150 + 300 + 600 + 1200)
+    assert sum(probe.estimate(jobs, lambda _: None).values()) == 60.0 * (75 + 150 + 300 + 600 + 1200)
 
 
 @pytest.mark.parametrize(

@@ -370,7 +370,9 @@ def test_only_the_requested_cells_are_run(put_tables, monkeypatch: pytest.Monkey
     reproducer.main([*words, "--cells", "oth?r", "--cells", "*amp"])
     assert ran == ["table0/vanilla_amp/seed1", "table1/other/seed1"]
     there = "table0 has vanilla_fp32, vanilla_amp, low_rank_fp32; table1 has other"
-    with pytest.raises(InputError, match=f"CELLS=fp32 matches no cell: {there}"):
+    with pytest.raises(
+        InputError, match=rf"CELLS=fp32 matches no cell \(did you mean vanilla_fp32 or low_rank_fp32\?\): {there}"
+    ):
         reproducer.main([*words, "--cells", "*fp32", "--cells", "fp32"])
 
 

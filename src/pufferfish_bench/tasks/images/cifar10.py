@@ -32,7 +32,7 @@ def cifar10(
     normalisation: Literal["paper", "distributed"],
     batch_size: Count,
     test_batch_size: Count,
-    seed: int,
+    seed: Natural,
     world: World,
 ) -> ImageClassification:
     """Classify CIFAR-10, trained on the first `train_images` images, or on all of them if that is null.

@@ -39,7 +39,7 @@ def imagenet(
     cache: bool,
     workers: Natural,
     prefetch: Count,
-    seed: int,
+    seed: Natural,
     world: World,
     validation_share: Share | None = None,
 ) -> ImageClassification:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.base.ranges import Count, Share
+from pufferfish_bench.base.ranges import Count, Natural, Share
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.tasks.images.task import ImageClassification
 from pufferfish_bench.tasks.images.tensor_images import task_from_tensors
@@ -147,7 +147,7 @@ def synthetic_images(
     label_smoothing: Share,
     batch_size: Count,
     test_batch_size: Count,
-    seed: int,
+    seed: Natural,
     world: World,
 ) -> ImageClassification:
     """Classify synthetic images. As with real data, the seed changes order and augmentation, not the images themselves."""

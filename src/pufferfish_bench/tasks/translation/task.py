@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.base.ranges import Count, Range, Share
+from pufferfish_bench.base.ranges import Count, Natural, Range, Share
 from pufferfish_bench.core import FinalResults, Task
 from pufferfish_bench.distributed.world import World
 from pufferfish_bench.records.files import VOCABULARY
@@ -48,7 +48,7 @@ class Translation(Task):
         alpha: Annotated[float, Range(0, beam_search.MOST_ALPHA)],
         longest: Count,
         positions: Count,
-        seed: int,
+        seed: Natural,
         world: World,
     ):
         least = {
