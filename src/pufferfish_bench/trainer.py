@@ -247,8 +247,8 @@ class Trainer:
 
     def mean_loss(self, run: Run) -> float:
         """The mean training loss of this epoch over all ranks."""
-        totals = (torch.as_tensor(value) for value in (run.tally.loss_sum, run.tally.count))
-        sums = torch.stack([total.to(run.world.device, torch.float64) for total in totals])
+        totals = (run.tally.loss_sum, run.tally.count)  # plain numbers if the run resumed at the end of an epoch
+        sums = torch.stack([torch.as_tensor(total, dtype=torch.float64, device=run.world.device) for total in totals])
         run.world.allreduce(sums)
         loss, count = run.world.on_host(sums).tolist()
         return loss / count if count else math.nan

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,6 +250,6 @@ def test_a_summary_without_its_keys_is_a_sentence(tmp_path: Path):
     record, rows = real()
     del record["summary"]["macs"]
     folder = written(tmp_path / "run", record, rows)
-    code, _, complaint = said(lambda: run.show_summary(folder))
+    code, _, complaint = said(lambda: run.show_summary(folder, SimpleNamespace(of_sweep=False)))
     assert code == 2
     assert "it has no macs" in complaint

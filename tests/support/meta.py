@@ -40,6 +40,7 @@ from tests.support.reducers import reducer_named
 META = torch.device("meta")
 READ = 100.0  # every number that is read between steps: a mean is 1, and the loss of all steps is finite
 RECIPES = (
+    "resnet18_demo",
     "resnet18_distributed",
     "resnet50_eb",
     "transformer_paper_text",

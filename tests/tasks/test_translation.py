@@ -18,6 +18,7 @@ from pufferfish_bench.cli import translate
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.models.transformer import Transformer
 from pufferfish_bench.records.files import RUN, read_json
+from pufferfish_bench.records.record import Record
 from pufferfish_bench.report.compare import compare
 from pufferfish_bench.tasks.translation import synthetic_pairs
 from pufferfish_bench.tasks.translation.beam_search import beam_search
@@ -175,7 +176,7 @@ def test_a_finished_run_has_its_bleu_and_translates_in_the_same_way_again(
     assert "val_bleu" in finished.stdout
     summary = read_json(tmp_path / "run" / RUN)["summary"]
     assert {"val_bleu", "test_bleu", "bleu", "val_ppl"} <= summary.keys()
-    (further,) = compare([tmp_path / "run"])[0].columns[-1].cells
+    (further,) = compare([Record.read(tmp_path / "run")])[0].columns[-1].cells
     assert further == ", ".join(f"{name} {summary[name]:.2f}" for name in ("train_ppl", "test_ppl", "val_bleu", "test_bleu"))
     said = (tmp_path / "run" / "val.translations.txt").read_text().splitlines()
     assert len(said) == 9

@@ -59,7 +59,7 @@ def test_a_run_that_freezes_layers_reports_all_parameters_and_the_trained_ones(t
     assert f"{ALL:,} parameters ({HEAD:,} trained), " in said
     assert f"{ALL:,} parameters ({HEAD:,} trained), " in closing(Record(tmp_path, record, ()))
     (tmp_path / EPOCHS).write_text("".join((tmp_path / EPOCHS).read_text().splitlines(keepends=True)[::2]))
-    assert list(compare([tmp_path])[0].columns[1].cells) == [f"{ALL:,} ({HEAD:,} trained)"]
+    assert list(compare([Record.read(tmp_path)])[0].columns[1].cells) == [f"{ALL:,} ({HEAD:,} trained)"]
     show_run(tmp_path, shown.console)
     assert f"parameters {ALL:,} ({HEAD:,} trained), MACs" in shown.console.file.getvalue()
 

@@ -27,7 +27,7 @@ from pufferfish_bench.training import memory_format, optimizers
 from pufferfish_bench.training.checkpoints import Checkpoints
 from pufferfish_bench.training.recorder import Recorder
 from pufferfish_bench.training.terminal import Terminal
-from tests.support.nets import PUFFERFISH
+from tests.support.nets import PUFFERFISH, tiny_task
 from tests.support.training import EPOCHS_TRAINED, METHODS, STEPS, record, resumed_to_the_same_end, train, uninterrupted_runs
 
 
@@ -402,7 +402,7 @@ def test_the_wrapped_module_is_called_and_is_wrapped_again_after_the_switch(tmp_
 def test_a_run_resumed_on_another_network_keeps_the_first_in_its_record_and_reports_the_other(
     first: dict, then: dict, tmp_path: Path
 ):
-    run = SimpleNamespace(plan=[], epoch=0, step=0, operations=[])
+    run = SimpleNamespace(plan=[], epoch=0, step=0, operations=[], task=tiny_task())
     Recorder(directory=tmp_path, manifest=dict(first)).run_started(run)
     run.step = 1
     Recorder(directory=tmp_path, manifest=dict(then)).run_started(run)
