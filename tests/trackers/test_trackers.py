@@ -46,7 +46,7 @@ def plain(tmp_path: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 class Faulty(Tracker):
-    """Keeps what it is sent; fails or hangs where it is told to."""
+    """Keeps what it is sent; fails or hangs in the calls that a test chooses."""
 
     def __init__(self, directory: Path, fails: Callable[[str, int], bool] = lambda where, epochs: False, hangs: bool = False):
         super().__init__(directory=directory, manifest=MANIFEST)

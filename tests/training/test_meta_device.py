@@ -58,7 +58,7 @@ def test_the_matrix_has_every_reducer():
     assert len(COMBINATIONS) * len(REDUCERS) == 696
 
 
-# torch's DDP sets up its buckets anew on the host after the first step, and its PowerSGD draws its first numbers there
+# torch's DDP rebuilds its buckets on the host after the first step, and its PowerSGD draws its first random numbers there
 @pytest.mark.parametrize("reducer", [name for name in REDUCERS if not name.startswith("ddp")])
 @pytest.mark.parametrize("net", ["lstm", "resnet18"])
 def test_the_state_that_a_reducer_keeps_between_steps_stays_on_its_device(net: str, reducer: str):

@@ -146,10 +146,7 @@ class TrainRun(Cell):
         return self.workers // self.nodes.count if self.nodes else self.workers
 
     def run(self, job: Job) -> bool:
-        """Train, unless the run is finished already for another table, and keep the record.
-
-        While another command trains the same run, wait: there may be nothing left to do then.
-        """
+        """Train, unless another table has finished the run, and keep the record. Waits while another command trains it."""
         with run_lock.held(job.directory):
             if not job.trained and self.train(job):
                 return False
