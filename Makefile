@@ -14,7 +14,7 @@ REPRODUCE = $(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE)
             $(if $(LAUNCHER),--launcher $(LAUNCHER)) $(if $(SLURM),--slurm '$(SLURM)') $(if $(GPUS_PER_NODE),--gpus-per-node $(GPUS_PER_NODE)) \
             $(if $(filter 0,$(WAIT)),--no-wait) $(if $(filter 1,$(DRY)),--dry-run) $(if $(GPUS),--gpus $(GPUS)) $(foreach pattern,$(CELLS),--cells '$(pattern)')
 
-.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) figure3 figure4 figure-budget advisor-check lint format clean
+.PHONY: help demo test bench bench-quick tables figures report $(REPRODUCED) figure3 figure4 figure-budget advisor-check docs lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ advisor-check: $(INSTALLED)  ## compare the predictions of pufferfish-advise wit
 	$(BIN)/python -m pufferfish_bench.cli.advisor_check
 
 figure-budget: figure_budget  ## vanilla minus Pufferfish over the training budget, from 1/4 to 4 times the recipe's epochs
+
+docs: $(INSTALLED)  ## write docs/settings.md from the comments in conf/
+	$(BIN)/python -m pufferfish_bench.config.settings_page > docs/settings.md
 
 lint: $(INSTALLED)  ## check with ruff (errors, format) and mypy (types)
 	$(BIN)/ruff check .
