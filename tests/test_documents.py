@@ -48,3 +48,13 @@ def test_the_results_of_the_readme_are_published_claims():
         value, _, interval = ours.strip().partition(" (")
         found = [line for line in published.splitlines() if f"| {paper.strip()} | {value} | {interval.rstrip(')')}" in line]
         assert found, (paper, ours)
+
+
+def test_every_message_that_troubleshooting_quotes_is_one_of_the_package():
+    code = "".join(path.read_text() for path in (REPOSITORY / "src").rglob("*.py"))
+    code = re.sub(r'"\s*\n\s*f?"', "", code)  # a message may go on in the next line
+    headings = re.findall(r"^## (.*)$", (REPOSITORY / "docs/troubleshooting.md").read_text(), flags=re.MULTILINE)
+    quoted = [part.strip() for heading in headings for message in re.findall(r'"([^"]*)"', heading) for part in message.split("...")]
+    assert len(quoted) > 10
+    missing = [part for part in quoted if re.sub(r"Tesla V100 \(sm_70\)|rank 1", "", part).strip() not in code]
+    assert missing == []
