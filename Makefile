@@ -10,7 +10,7 @@ DEMO_RUNS := results/runs/demo
 PROFILE ?= cpu
 REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
 REPRODUCE = $(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
-            $(if $(filter 0,$(PROBE)),--no-probe) $(if $(JOBS),--jobs $(JOBS)) $(if $(WORKERS),--workers $(WORKERS)) \
+            $(if $(filter 0,$(PROBE)),--no-probe) $(if $(JOBS),--jobs $(JOBS)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(MAX_WORKERS),--max-workers $(MAX_WORKERS)) \
             $(if $(LAUNCHER),--launcher $(LAUNCHER)) $(if $(SLURM),--slurm '$(SLURM)') $(if $(GPUS_PER_NODE),--gpus-per-node $(GPUS_PER_NODE)) \
             $(if $(filter 0,$(WAIT)),--no-wait) $(if $(filter 1,$(DRY)),--dry-run) $(if $(GPUS),--gpus $(GPUS)) $(foreach pattern,$(CELLS),--cells '$(pattern)')
 

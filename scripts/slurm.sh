@@ -38,8 +38,11 @@ while :; do
   wait "$step" || code=$?
   kill -0 "$step" 2> /dev/null || break  # else a signal has ended the wait, and srun still runs
 done
-if [ -z "$stopping" ] || [ "$code" = 0 ]; then exit "$code"; fi
-if [[ $(scontrol show job "$SLURM_JOB_ID") == *JobState=CANCELLED* ]]; then
+if [ "$code" = 0 ]; then exit; fi
+state=$(scontrol show job "$SLURM_JOB_ID" || true)
+# A preemption may signal the ranks only, and Slurm does not queue a job again that ends by itself within the grace time.
+if [ -z "$stopping" ] && ! [[ $state =~ JobState=PREEMPTED|PreemptTime=[0-9] ]]; then exit "$code"; fi
+if [[ $state == *JobState=CANCELLED* ]]; then
   echo "slurm.sh: the job was cancelled; submit the same command to continue from the checkpoint" >&2
 elif ! scontrol requeue "$SLURM_JOB_ID"; then
   echo "slurm.sh: the job cannot be queued again; submit the same command to continue from the checkpoint" >&2

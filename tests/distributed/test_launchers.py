@@ -150,7 +150,7 @@ sys.exit(max(abs(node.wait()) for node in nodes))
 SCONTROL = """
 case "$1 $2" in
   "show hostnames") printf "127.0.0.1\\n127.0.0.1\\n" ;;
-  "show job") echo "JobId=$3 JobName=x JobState=${STATE:-RUNNING} Reason=None" ;;
+  "show job") echo "JobId=$3 JobName=x JobState=${STATE:-RUNNING} Reason=None PreemptTime=${PREEMPTED:-None}" ;;
   requeue*) echo "$*" >> requeued; exit "${REFUSED:-0}" ;;
   *) exit 9 ;;
 esac
@@ -239,6 +239,13 @@ def test_a_slurm_job_that_fails_is_not_queued_again_and_returns_the_exit_code(sl
     assert process.returncode != 0
     assert "batch_size=0 must be at least 1" in errors
     assert not (tmp_path / "requeued").exists()
+
+
+def test_a_slurm_job_whose_ranks_alone_are_signalled_is_queued_again_if_it_was_preempted(slurm, tmp_path: Path):
+    (tmp_path / "tools" / "torchrun").write_text("#!/bin/bash\nexit 1\n")  # as after a checkpoint
+    (tmp_path / "tools" / "torchrun").chmod(0o755)
+    assert slurm(PREEMPTED="2026-01-01T00:00:00").wait(60) == 1
+    assert (tmp_path / "requeued").exists()
 
 
 def ranks_of(process: subprocess.Popen) -> list[int]:

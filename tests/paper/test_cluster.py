@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from omegaconf import OmegaConf
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.paper import cluster, tables
 from pufferfish_bench.paper.jobs import Job
+from pufferfish_bench.paper.launching import Watcher
 from pufferfish_bench.paper.nodes import Nodes
-from pufferfish_bench.paper.work import grouped
+from pufferfish_bench.paper.supervision import Stop
+from pufferfish_bench.paper.work import Work, grouped
 from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
 
 SMALL = ["model=vgg11", "model.net.width=0.05", "dataset.train_images=64", "dataset.test_images=10"]
@@ -74,11 +77,15 @@ SQUEUE = """
 import os
 from pathlib import Path
 queue = Path(os.environ["FAKE_SLURM"]) / "queue"
-print("\\n".join(path.name for path in queue.glob("*") if path.is_file()))
+state = os.environ.get("FAKE_SLURM_STATE", "RUNNING")
+print("\\n".join(f"{path.name} {state}" for path in queue.glob("*") if path.is_file()))
 """
 SCONTROL = """
 import os, sys
 from pathlib import Path
+if sys.argv[1:3] == ["show", "job"]:
+    print(f"JobId={sys.argv[3]} JobState=RUNNING PreemptTime={os.environ.get('FAKE_SLURM_PREEMPTED', 'None')}")
+    sys.exit()
 assert sys.argv[1] == "requeue", sys.argv
 (Path(os.environ["FAKE_SLURM"]) / "queue" / "again" / sys.argv[2]).touch()
 """
@@ -101,6 +108,19 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(cluster, "POLL_SECONDS", 0.5)
     return home
+
+
+class Seen(Watcher):
+    """Remembers the runs that are shown as started, and calls `then` after the first look."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then, self.started_names = then, []
+
+    def started(self, work: Work, slots: tuple[str, ...]) -> None:
+        self.started_names.append(work.name)
+
+    def tick(self) -> None:
+        self.then()
 
 
 def write(seeds: int = 1, workers: int = 1, figures: tuple[str, ...] = ("test_accuracy",), **cells: list[str]) -> list[Job]:
@@ -175,6 +195,45 @@ def test_a_job_that_reaches_its_time_limit_is_queued_again_and_continues(slurm: 
     assert reproduce() == 0
     assert [row["epoch"] for row in read_rows(job.record / EPOCHS)] == list(range(30))
     assert len(read_json(job.record / RUN)["resumed"]) == 1
+
+
+def test_a_job_that_is_preempted_by_a_signal_to_its_process_is_queued_again(slurm: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FAKE_SLURM_PREEMPTED", "2026-01-01T00:00:00")
+    (job,) = write(one=[*SMALL, "dataset.train_images=400", "epochs=30"])
+    assert reproduce("--no-wait") == 0
+    wait_for(lambda: len(read_rows(job.directory / EPOCHS)) > 1)
+    entry = slurm / "queue" / (job.directory / cluster.NUMBER).read_text()
+    process = int(entry.read_text())
+    os.kill(process, signal.SIGTERM)
+    wait_for(lambda: (slurm / "queue" / "again" / entry.name).exists())  # then Slurm ends it
+    os.kill(process, signal.SIGKILL)
+    assert reproduce() == 0
+    assert len(read_json(job.record / RUN)["resumed"]) == 1
+
+
+def test_a_run_that_is_refused_is_reported_and_fails(slurm: Path, capsys: pytest.CaptureFixture):
+    refused, fine = write(one=[*SMALL, "epochs=1"], two=[*SMALL, "method=hybrid", "epochs=1"])
+    refused.directory.mkdir(parents=True)
+    (refused.directory / RUN).write_text("{}")
+    assert reproduce() == 1
+    said = capsys.readouterr().err
+    assert f"mine/one/seed1: {refused.directory}" in said or f"mine/one/seed1: the record in {refused.directory}" in said
+    assert "failed: mine/one/seed1; run the same command to try again" in said
+    assert fine.done
+
+
+def test_a_job_that_waits_in_the_queue_is_not_shown_as_running(slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setenv("FAKE_SLURM_HOLD", "1")
+    (job,) = write(one=SMALL)
+    assert reproduce("--no-wait") == 0
+    assert "submitted: mine/one/seed1, Slurm job 100" in capsys.readouterr().out
+    (slurm / "queue" / (job.directory / cluster.NUMBER).read_text()).touch()
+    for state, started in (("PENDING", []), ("RUNNING", ["mine/one/seed1"])):
+        monkeypatch.setenv("FAKE_SLURM_STATE", state)
+        seen = Seen(lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(Stop):
+            cluster.run_all(grouped([job]), cluster.parse(""), 8, seen, wait=True)
+        assert seen.started_names == started
 
 
 def test_a_job_that_fails_is_reported_with_its_log(slurm: Path, capsys: pytest.CaptureFixture):

@@ -63,12 +63,38 @@ def test_a_cell_that_does_not_fit_is_named_with_what_to_do(capsys: pytest.Captur
     said = capsys.readouterr().out.splitlines()
     first, second = (line for line in said if line.startswith("cannot be placed here"))
     assert "table19: resnet50_imagenet: 16 GPUs are needed and there are 8" in first
-    assert "make table19 CELLS='resnet50_imagenet' WORKERS=8 trains at the global batch of 256" in first
+    assert "MAX_WORKERS=8 trains at the global batch of 256 on 8 of them" in first
     assert "figure4c: vanilla_16, pufferfish_16" in second
     assert "WORKERS" not in second  # its batch is per worker
-    assert reproduce.main(["table19", "--profile", "paper", "--cells", "resnet50_imagenet", "--seeds", "1", "--dry-run", "--gpus",
-                           "8", "--workers", "8"]) == 0  # fmt: skip
-    assert "1 runs to train, 1 can be placed" in capsys.readouterr().out
+
+
+def test_with_at_most_as_many_workers_as_gpus_every_cell_of_the_tables_can_be_placed(capsys: pytest.CaptureFixture):
+    names = [name for name in tables.names() if name.startswith("table")]
+    for gpus in (1, 8, 16):
+        words = [*names, "--profile", "paper", "--seeds", "1", "--dry-run", "--gpus", str(gpus), "--max-workers", str(gpus)]
+        assert reproduce.main(words) == 0
+        said = capsys.readouterr().out
+        assert "cannot be placed" not in said.lower()
+        assert ("table19/resnet50_imagenet (16 to " in said) == (gpus < 16)
+        changed = next(line for line in said.splitlines() if line.startswith(f"MAX_WORKERS={gpus}"))
+        assert "table4" not in changed  # a cell of one worker stays as the paper has it
+
+
+def test_workers_that_change_are_named(capsys: pytest.CaptureFixture):
+    words = ["table4", "--profile", "paper", "--cells", "resnet18_vanilla_fp32", "--seeds", "1", "--dry-run", "--gpus", "8"]
+    assert reproduce.main([*words, "--workers", "8"]) == 0
+    said = capsys.readouterr().out
+    assert "WORKERS=8 changes the workers, at the same global batch, of table4/resnet18_vanilla_fp32 (1 to 8)" in said
+
+
+def test_the_plan_of_a_cluster_has_a_line_for_each_array(capsys: pytest.CaptureFixture):
+    words = ["table4", "table19", "--profile=paper", "--seeds=3", "--dry-run", "--launcher=slurm", "--gpus-per-node", "8"]
+    assert reproduce.main(words) == 0
+    said = capsys.readouterr().out
+    assert "  table4/resnet18_vanilla_fp32: 3 jobs of 1 node, 1 GPU on each, " in said
+    assert "  table19/resnet50_imagenet: 3 jobs of 2 nodes, 8 GPUs on each, " in said
+    assert reproduce.main([*words[:-1], "0"]) == 0
+    assert "2 nodes" not in capsys.readouterr().out
 
 
 def test_other_workers_keep_the_global_batch_and_the_work():

@@ -183,7 +183,11 @@ def test_a_run_gets_its_gpus_or_its_part_of_the_cores(monkeypatch: pytest.Monkey
     shared, alone = *write("mine", one=SMALL), *write("times", figures=("seconds_per_epoch",), two=SMALL)
     monkeypatch.setattr(cores, "cores", lambda: 8)
     with_gpus, without = Machine(("GPU-a", "GPU-b"), 2, has_gpus=True), Machine(("0", "1"), 2)
-    assert RunCell(shared, ("GPU-b",), with_gpus, Path()).share() == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
+    assert RunCell(shared, ("GPU-b",), with_gpus, Path()).share() == {"CUDA_VISIBLE_DEVICES": "GPU-b", cores.SHARE: "4"}
+    both = RunCell(shared, ("GPU-a", "GPU-b"), with_gpus, Path()).share()
+    assert both == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", cores.SHARE: "8"}
+    one_at_a_time = Machine(("GPU-a", "GPU-b"), 1, has_gpus=True)
+    assert RunCell(shared, ("GPU-a",), one_at_a_time, Path()).share()[cores.SHARE] == "8"
     assert RunCell(shared, ("1",), without, Path()).share() == {cores.SHARE: "4"}
     assert RunCell(alone, ("1",), without, Path()).share() == {cores.SHARE: "8"}
 

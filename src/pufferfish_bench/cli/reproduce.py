@@ -10,7 +10,7 @@ Several runs are trained at a time on several GPUs, with --jobs, or on a Slurm c
 import dataclasses
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -50,6 +50,7 @@ class Options:
     launcher: str | None = None  # None: local with several jobs or a GPU, else in this process
     jobs: int | None = None
     workers: int | None = None
+    max_workers: int | None = None
     gpus: int | None = None  # of a dry run
     gpus_per_node: int = 8
     slurm: str = ""
@@ -74,19 +75,21 @@ def only(wanted: Sequence[PaperTable], patterns: Sequence[str]) -> list[PaperTab
     ]
 
 
-def with_workers(wanted: Sequence[PaperTable], workers: int) -> list[PaperTable]:
-    """The tables with other numbers of workers, where the recipe of a cell has a global batch."""
-    if workers < 1:
-        raise InputError(f"WORKERS={workers} must be at least 1")
-    found = [
-        dataclasses.replace(
-            one, cells=tuple(cell.with_workers(workers) if isinstance(cell, TrainRun) else cell for cell in one.cells)
-        )
-        for one in wanted
-    ]
-    trained = [(one.name, cell) for one in found for cell in one.cells if isinstance(cell, TrainRun)]
-    if kept := [f"{name}/{cell.name} ({cell.workers})" for name, cell in trained if cell.workers != workers]:
-        say(f"WORKERS={workers} does not change {', '.join(kept)}: no global batch in the recipe that it divides")
+def with_workers(
+    wanted: Sequence[PaperTable], asked: str, change: Callable[[TrainRun], TrainRun], exactly: int | None = None
+) -> list[PaperTable]:
+    """The tables with other numbers of workers. Names what changes, which is no longer the paper's setting, and what cannot."""
+    found, changed, kept = [], [], []
+    for one in wanted:
+        cells = [change(cell) if isinstance(cell, TrainRun) else cell for cell in one.cells]
+        found.append(dataclasses.replace(one, cells=tuple(cells)))
+        for old, new in zip(one.cells, cells, strict=True):
+            if isinstance(old, TrainRun) and isinstance(new, TrainRun):
+                changed += [f"{one.name}/{new.name} ({old.workers} to {new.workers})"] if new.workers != old.workers else []
+                kept += [f"{one.name}/{new.name} ({new.workers})"] if exactly not in (None, new.workers) else []
+    say(f"{asked} changes the workers, at the same global batch, of {', '.join(changed) or 'no cell'}")
+    if kept:
+        say(f"{asked} does not change {', '.join(kept)}: no global batch in the recipe that it divides")
     return found
 
 
@@ -102,15 +105,17 @@ def reproduce(
     wanted = [tables.read(name, profile) for name in names]
     if cells:
         wanted = only(wanted, cells)
-    if options.workers is not None:
-        wanted = with_workers(wanted, options.workers)
+    if (workers := options.workers) is not None:
+        wanted = with_workers(wanted, f"WORKERS={workers}", lambda cell: cell.with_workers(workers), workers)
+    if (limit := options.max_workers) is not None:
+        wanted = with_workers(wanted, f"MAX_WORKERS={limit}", lambda cell: placing.with_at_most(cell, limit))
     wanted_jobs = [job for one in wanted for job in one.jobs(seeds or one.seeds, RESULTS / "records")]
     missing = [job for job in wanted_jobs if not job.done]
     say(f"{', '.join(names)}, profile {profile}: {len(missing)} of {len(wanted_jobs)} runs are missing")
     works = grouped([job for job in missing if is_left(job)])
     machine = placing.machine_for(works, gpus=options.gpus, jobs=options.jobs, launcher=options.launcher)
     if options.dry:
-        return show_plan(works, machine)
+        return show_plan(works, machine, options)
     if profile == "paper" and options.launcher != "slurm" and works and not (options.confirm or machine.has_gpus):
         raise InputError(
             "PROFILE=paper needs a GPU and none was found; use PROFILE=cpu, or CONFIRM=1 to run it on the CPU anyway"
@@ -129,8 +134,14 @@ def reproduce(
     return 1 if failed else 0
 
 
-def show_plan(works: Sequence[Work], machine: Machine) -> int:
+def show_plan(works: Sequence[Work], machine: Machine, options: Options) -> int:
     """Print where each run would be trained, and what to do about those that do not fit."""
+    if options.launcher == "slurm":
+        from pufferfish_bench.paper import cluster
+
+        for line in cluster.plan(works, options.gpus_per_node):
+            say(line)
+        return 0
     for line in plan(works, machine, placing.hours(works)):
         say(line)
     for line in placing.advice(works, machine):
@@ -187,6 +198,7 @@ def parser() -> Parser:
     add("--gpus-per-node", type=int, default=8, metavar="N", help="for slurm (default: %(default)s)")
     add("--no-wait", action="store_true", help="for slurm: end when all is submitted; the same command collects the records")
     add("--workers", type=int, metavar="N", help="train with N workers, at the global batch of the recipe")
+    add("--max-workers", type=int, metavar="N", help="the same for runs of more than N workers, with at most N")
     add("--dry-run", action="store_true", help="print what would be trained where, and start nothing")
     add("--gpus", type=int, metavar="N", help="for a dry run: pretend that there are N GPUs")
     return parser
@@ -198,11 +210,14 @@ def main(words: Sequence[str]) -> int:
         raise InputError(f"SEEDS={given.seeds} must be at least 1")
     if given.gpus is not None and not given.dry_run:
         raise InputError(f"GPUS={given.gpus} is only for a dry run (DRY=1); CUDA_VISIBLE_DEVICES and JOBS limit what is used")
-    if given.gpus_per_node < 1:
-        raise InputError(f"GPUS_PER_NODE={given.gpus_per_node} must be at least 1")
+    least_of = {"WORKERS": (given.workers, 1), "MAX_WORKERS": (given.max_workers, 1), "GPUS_PER_NODE": (given.gpus_per_node, 0)}
+    for name, (count, least) in least_of.items():
+        if count is not None and count < least:
+            raise InputError(f"{name}={count} must be at least {least}")
     options = Options(
-        launcher=given.launcher, jobs=given.jobs, workers=given.workers, gpus=given.gpus, gpus_per_node=given.gpus_per_node,
-        slurm=given.slurm, wait=not given.no_wait, dry=given.dry_run, confirm=given.confirm, estimate=not given.no_probe,
+        launcher=given.launcher, jobs=given.jobs, workers=given.workers, max_workers=given.max_workers, gpus=given.gpus,
+        gpus_per_node=given.gpus_per_node, slurm=given.slurm, wait=not given.no_wait, dry=given.dry_run,
+        confirm=given.confirm, estimate=not given.no_probe,
     )  # fmt: skip
     return reproduce(given.tables, profile=given.profile, seeds=given.seeds, cells=given.cells or (), options=options)
 

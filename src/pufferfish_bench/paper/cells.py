@@ -16,7 +16,7 @@ from pufferfish_bench.config import build
 from pufferfish_bench.distributed.units import bits_per_second
 from pufferfish_bench.paper import budget, machine_lock, run_lock, verdicts
 from pufferfish_bench.paper.jobs import Identity, Job
-from pufferfish_bench.paper.nodes import Nodes
+from pufferfish_bench.paper.nodes import PATIENCE, Nodes
 from pufferfish_bench.paper.numbers import PaperNumber
 from pufferfish_bench.paper.quantities import Quantity, quantity
 from pufferfish_bench.paper.specifications import Comparison
@@ -128,7 +128,7 @@ class TrainRun(Cell):
         """The command that the settings of a run are appended to."""
         if self.workers == 1:
             return [sys.executable, "-m", "pufferfish_bench"]
-        together = self.nodes.rendezvous if self.nodes else ["--standalone"]
+        together = ["--shutdown-timeout", str(PATIENCE), *(self.nodes.rendezvous if self.nodes else ["--standalone"])]
         torchrun = ["-m", "torch.distributed.run", *together, "--nproc-per-node", str(self.workers_here)]
         return [sys.executable, *torchrun, "-m", "pufferfish_bench"]
 

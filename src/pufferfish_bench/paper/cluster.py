@@ -5,6 +5,8 @@ is kept in the directory of its run, so that the same command finds it again ins
 """
 
 import contextlib
+import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pufferfish_bench.base.console import say
+from pufferfish_bench.base.console import complain, say
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.launching import LOG, Watcher, attempt, kept, print_to, raise_stop
-from pufferfish_bench.paper.nodes import Nodes, split
-from pufferfish_bench.paper.supervision import GRACE, Stop
+from pufferfish_bench.paper.nodes import PATIENCE, Nodes, split
+from pufferfish_bench.paper.supervision import Stop
 from pufferfish_bench.paper.work import Work
 from pufferfish_bench.records import run_directory
 from pufferfish_bench.records.files import replace_file
@@ -33,6 +35,8 @@ OURS = ("name", "nodes", "gpus_per_node", "tasks_per_node")
 REQUEUES = 10_000  # the longest runs take weeks
 POLL_SECONDS = 10.0
 LINGER = 60.0  # seconds
+PREEMPTED = re.compile(r"JobState=PREEMPTED|PreemptTime=\d")  # in what scontrol shows
+NOT_STARTED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states of a job in the queue
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class RunOnCluster:
             return attempt(job)
         except Stop:
             say("stopped with a checkpoint; the command that submitted this job continues the run")
+            if not (nodes and nodes.rank):
+                requeue_if_preempted()
             time.sleep(LINGER)  # what follows decides: the signal of a preemption queues it again, scancel ends it
             return False
 
@@ -62,7 +68,7 @@ class RunOnCluster:
 
         with contextlib.suppress(Stop):  # raised if no training is under way
             signal.raise_signal(signal.SIGTERM)  # the supervisor of the training passes it on
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + PATIENCE
         while run_directory.in_use(self.job.directory) and time.monotonic() < end:
             time.sleep(0.1)
         return submitit.helpers.DelayedSubmission(self)
@@ -74,6 +80,15 @@ def nodes_of_this_job() -> Nodes | None:
 
     here = submitit.JobEnvironment()
     return Nodes(here.num_nodes, here.node, here.hostnames[0], int(here.raw_job_id)) if here.num_nodes > 1 else None
+
+
+def requeue_if_preempted() -> None:
+    """Queue this job again if Slurm has preempted it: of a job that ends by itself within the grace time, Slurm does not."""
+    number = os.environ["SLURM_JOB_ID"]
+    with contextlib.suppress(FileNotFoundError):
+        shown = subprocess.run(["scontrol", "show", "job", number], capture_output=True, text=True).stdout
+        if PREEMPTED.search(shown):
+            subprocess.run(["scontrol", "requeue", number], check=False)
 
 
 def parse(words: str) -> dict[str, Any]:
@@ -90,9 +105,10 @@ def parse(words: str) -> dict[str, Any]:
 
 
 def resources(work: Work, gpus_per_node: int) -> dict[str, Any]:
-    """The machines that a run needs. One that measures time has them to itself."""
-    nodes = split(max(1, work.cell.gpus), gpus_per_node)
-    found = {"nodes": nodes, "tasks_per_node": 1, "gpus_per_node": work.cell.gpus // nodes or None}
+    """The machines that a run needs. One that measures time has them to itself. Without GPUs all its workers are on one."""
+    nodes = split(max(1, work.cell.gpus), gpus_per_node) if gpus_per_node else 1
+    gpus = work.cell.gpus // nodes if gpus_per_node else 0
+    found = {"nodes": nodes, "tasks_per_node": 1, "gpus_per_node": gpus or None}
     return found | ({"slurm_exclusive": True} if work.cell.measures_time else {})
 
 
@@ -118,18 +134,33 @@ def submit(works: Sequence[Work], settings: Mapping[str, Any], gpus_per_node: in
             )
             with executor.batch():
                 jobs = [executor.submit(RunOnCluster(work.job)) for work in same]
-        except (NameError, AssertionError, ValueError, RuntimeError) as error:
+        except (NameError, AssertionError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"LAUNCHER=slurm: {' '.join(str(error).split())}") from None
         for work, job in zip(same, jobs, strict=True):
             work.directory.mkdir(parents=True, exist_ok=True)
             replace_file(work.directory / NUMBER, job.job_id)
 
 
-def queued() -> set[str]:
-    """The numbers of all jobs of this user that wait or run."""
-    words = ["squeue", "--me", "--array", "--noheader", "--format=%i"]
+def plan(works: Sequence[Work], gpus_per_node: int) -> list[str]:
+    """What would be submitted: a line for each array."""
+    lines = []
+    for same in arrays(works):
+        needs, hours = resources(same[0], gpus_per_node), same[0].cell.hours
+        nodes, gpus = needs["nodes"], needs["gpus_per_node"] or 0
+        parts = [f"{len(same)} job{'s' * (len(same) > 1)} of {nodes} node{'s' * (nodes > 1)}"]
+        parts.append(f"{gpus} GPU{'s' * (gpus > 1)} on each" if gpus else "no GPU")
+        parts += ["nodes to itself"] if "slurm_exclusive" in needs else []
+        parts.append("hours unknown" if hours is None else f"{hours:,.2f} hours each")
+        lines.append(f"  {'/'.join(same[0].name.split('/')[:2])}: {', '.join(parts)}")
+    return [*lines, f"total: {len(works)} jobs; the cluster decides when they start"]
+
+
+def queued() -> dict[str, str]:
+    """The states of all jobs of this user in the queue, by their number."""
+    words = ["squeue", "--me", "--array", "--noheader", "--format=%i %T"]
     try:
-        return set(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split())
+        lines = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+        return dict(line.split(maxsplit=1) for line in lines if line.strip())
     except FileNotFoundError:
         raise InputError("LAUNCHER=slurm needs the command squeue, which was not found: start this on a Slurm cluster") from None
     except subprocess.CalledProcessError as error:
@@ -142,6 +173,23 @@ def number_of(work: Work) -> str | None:
     return path.read_text() if path.exists() else None
 
 
+def queued_or(before: dict[str, str]) -> dict[str, str]:
+    """What is in the queue; `before` if squeue fails, which happens now and then."""
+    try:
+        return queued()
+    except InputError:
+        return before
+
+
+def trained(work: Work) -> bool:
+    """Whether a run whose job has ended is finished; its records are then kept. Reports a directory that cannot be used."""
+    try:
+        return work.job.trained and kept(work.jobs)
+    except InputError as error:
+        complain(f"{work.name}: {error}")
+        return False
+
+
 def run_all(
     works: Sequence[Work], settings: Mapping[str, Any], gpus_per_node: int, watcher: Watcher, *, wait: bool
 ) -> list[Work]:
@@ -152,17 +200,22 @@ def run_all(
     there = queued()
     submit([work for work in works if number_of(work) not in there], settings, gpus_per_node)
     for work in works:
-        watcher.started(work, (f"Slurm job {number_of(work)}",))
+        say(f"{'in the queue' if number_of(work) in there else 'submitted'}: {work.name}, Slurm job {number_of(work)}")
     waiting, failed = list(works) if wait else [], []
+    started: set[Work] = set()
+    there |= {number_of(work) or "": "PENDING" for work in works if number_of(work) not in there}
     with Interrupts(children=[]) as interrupts:
         while waiting and not interrupts.requested():
-            with contextlib.suppress(InputError):  # squeue fails now and then
-                there = queued()
-                for work in [work for work in waiting if number_of(work) not in there]:
+            there = queued_or(there)
+            for work in list(waiting):
+                state = there.get(number_of(work) or "")
+                if state not in NOT_STARTED and work not in started:  # also one that has ended since the last look
+                    started.add(work)
+                    watcher.started(work, (f"Slurm job {number_of(work)}",))
+                if state is None:
                     waiting.remove(work)
-                    succeeded = work.job.trained and kept(work.jobs)
-                    if not succeeded:
-                        failed.append(work)
+                    succeeded = trained(work)
+                    failed += [] if succeeded else [work]
                     watcher.ended(work, succeeded, work.directory / LOG)
             end = time.monotonic() + POLL_SECONDS
             while waiting and not interrupts.requested() and time.monotonic() < end:

@@ -74,10 +74,10 @@ class RunCell:
 
     def share(self) -> dict[str, str]:
         """The part of the machine that the run may use, as environment variables."""
-        if self.machine.has_gpus:
-            return {"CUDA_VISIBLE_DEVICES": ",".join(self.slots)}
-        alone = self.job.cell.measures_time
-        return {cores.SHARE: str(cores.cores() if alone else max(1, cores.cores() // self.machine.jobs))}
+        machine, here = self.machine, cores.cores()
+        part = 1.0 if self.job.cell.measures_time else max(len(self.slots) / len(machine.slots), 1 / machine.jobs)
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(self.slots)} if machine.has_gpus else {}
+        return gpus | {cores.SHARE: str(max(1, int(here * part)))}
 
 
 class Watcher:

@@ -19,7 +19,7 @@ class Nodes:
         """The arguments of torchrun with which the machines find each other; one port per job, in case jobs share a machine."""
         where = f"{self.first}:{20_000 + self.job % 10_000}"
         meeting = ["--rdzv-id", str(self.job), "--rdzv-backend", "c10d", "--rdzv-endpoint", where]
-        return ["--shutdown-timeout", str(PATIENCE), "--nnodes", str(self.count), *meeting]
+        return ["--nnodes", str(self.count), *meeting]
 
 
 def split(workers: int, per_node: int) -> int:

@@ -57,7 +57,7 @@ def starts(waiting: Sequence[Need], running: Sequence[Running], machine: Machine
 
 
 @dataclass(frozen=True)
-class Sitting:
+class Planned:
     """When and where a run would be trained."""
 
     start: float
@@ -65,18 +65,18 @@ class Sitting:
     slots: tuple[str, ...]
 
 
-def planned(needs: Sequence[Need], durations: Sequence[float], machine: Machine) -> dict[int, Sitting]:
-    """The sittings of the runs that fit, by their place in `needs`, if each takes its duration."""
+def planned(needs: Sequence[Need], durations: Sequence[float], machine: Machine) -> dict[int, Planned]:
+    """When and where the runs that fit would be trained, by their place in `needs`, if each takes its duration."""
     waiting = [place for place, need in enumerate(needs) if machine.fits(need)]
     running: list[tuple[float, int]] = []  # (end, place), a heap
-    found: dict[int, Sitting] = {}
+    found: dict[int, Planned] = {}
     clock = 0.0
     while waiting or running:
         busy = [Running(found[place].slots, needs[place].alone) for _, place in running]
         chosen = starts([needs[place] for place in waiting], busy, machine)
         for index, slots in chosen.items():
             place = waiting[index]
-            found[place] = Sitting(clock, clock + durations[place], slots)
+            found[place] = Planned(clock, clock + durations[place], slots)
             heapq.heappush(running, (found[place].end, place))
         waiting = [place for index, place in enumerate(waiting) if index not in chosen]
         if running:
@@ -86,4 +86,4 @@ def planned(needs: Sequence[Need], durations: Sequence[float], machine: Machine)
 
 def finished_after(needs: Sequence[Need], durations: Sequence[float], machine: Machine) -> float:
     """When the last of the runs that fit would end."""
-    return max((sitting.end for sitting in planned(needs, durations, machine).values()), default=0.0)
+    return max((run.end for run in planned(needs, durations, machine).values()), default=0.0)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.paper.cells import TrainRun
 from pufferfish_bench.paper.placement import Machine
 from pufferfish_bench.paper.work import Work
 
@@ -30,7 +31,9 @@ def machine_for(works: Sequence[Work], *, gpus: int | None, jobs: int | None, la
     for name, count, least in (("JOBS", jobs, 1), ("GPUS", gpus, 0)):
         if count is not None and count < least:
             raise InputError(f"{name}={count} must be at least {least}")
-    looks = gpus is None and works and launcher != "slurm"
+    if launcher == "slurm":  # the cluster decides when a run starts, and where
+        return Machine(numbers(len(works)), len(works))
+    looks = gpus is None and works
     found = gpus_here() if looks else numbers(gpus or 0)
     count = 1 if launcher == "debug" else jobs or len(found) or 1
     return Machine(found or numbers(count), count, has_gpus=bool(found))
@@ -39,6 +42,18 @@ def machine_for(works: Sequence[Work], *, gpus: int | None, jobs: int | None, la
 def default_launcher(machine: Machine) -> str:
     """In this process if there is only one place for a run, so that what it prints is seen at once."""
     return "local" if machine.has_gpus or machine.jobs > 1 else "debug"
+
+
+def most_workers(batch: int, limit: int) -> int:
+    """The most workers, up to `limit`, that share a global batch equally."""
+    return next(count for count in range(limit, 0, -1) if batch % count == 0)
+
+
+def with_at_most(cell: TrainRun, limit: int) -> TrainRun:
+    """A cell with no more than `limit` workers, at the global batch of its recipe; unchanged if the recipe names none."""
+    if cell.workers <= limit or not cell.global_batch:
+        return cell
+    return cell.with_workers(most_workers(cell.global_batch, limit))
 
 
 def hours(works: Sequence[Work]) -> dict[Path, float]:
@@ -53,7 +68,7 @@ def advice(works: Sequence[Work], machine: Machine) -> list[str]:
     for work in works:
         need = work.need(machine)
         if not machine.fits(need):
-            table, cell, _ = work.name.split("/")
+            table, cell, *_ = work.name.split("/")
             names = lacking.setdefault((table, need.slots, work.cell.global_batch), [])
             if cell not in names:
                 names.append(cell)
@@ -62,9 +77,7 @@ def advice(works: Sequence[Work], machine: Machine) -> list[str]:
 
 def line(table: str, slots: int, batch: int | None, cells: Sequence[str], here: int) -> str:
     """What is missing, and what to do."""
-    these = f"CELLS='{' '.join(cells)}'"
     ways = ["LAUNCHER=slurm trains on several machines of a cluster, and CELLS= leaves cells out"]
     if batch:
-        workers = next(count for count in range(here, 0, -1) if batch % count == 0)
-        ways.insert(0, f"make {table} {these} WORKERS={workers} trains at the global batch of {batch} on {workers} of them")
+        ways.insert(0, f"MAX_WORKERS={here} trains at the global batch of {batch} on {most_workers(batch, here)} of them")
     return f"{table}: {', '.join(cells)}: {slots} GPUs are needed and there are {here}; {'; '.join(ways)}"

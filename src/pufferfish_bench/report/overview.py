@@ -13,7 +13,7 @@ from pufferfish_bench.base.console import about, complain, say
 from pufferfish_bench.base.printable import printable
 from pufferfish_bench.paper import placement
 from pufferfish_bench.paper.launching import Watcher, last_lines
-from pufferfish_bench.paper.placement import Machine
+from pufferfish_bench.paper.placement import Machine, Planned
 from pufferfish_bench.paper.work import Work, share_left
 
 REFRESH_SECONDS = 1.0  # records of running runs are read so often
@@ -129,31 +129,38 @@ def plan(works: Sequence[Work], machine: Machine, hours: Mapping[Path, float]) -
     """The lines of a dry run: each cell with its workers, where and when its runs would be trained, and the totals."""
     needs = [work.need(machine) for work in works]
     durations = [hours.get(work.directory, 0.0) * share_left(work.job) for work in works]
-    sittings = placement.planned(needs, durations, machine)
+    planned = placement.planned(needs, durations, machine)
     cells: dict[str, list[int]] = {}
     for number, work in enumerate(works):
         cells.setdefault("/".join(work.name.split("/")[:2]), []).append(number)
-    lines = [cell_line(name, places, works, needs, sittings, hours) for name, places in cells.items()]
+    lines = [cell_line(name, places, works, machine, planned, hours) for name, places in cells.items()]
     known = [work for work in works if work.directory in hours]
     busy = sum(duration * need.slots for duration, need in zip(durations, needs, strict=True) if machine.fits(need))
-    end = max((sitting.end for sitting in sittings.values()), default=0.0)
+    end = max((run.end for run in planned.values()), default=0.0)
     amount = f"{busy:,.1f} {'GPU ' * machine.has_gpus}hours of work, over after {end:,.1f} hours"
     unknown = f"; {len(works) - len(known)} runs have no estimate" if len(known) < len(works) else ""
-    return [*lines, f"total: {len(works)} runs to train, {len(sittings)} can be placed here: {amount}{unknown}"]
+    return [*lines, f"total: {len(works)} runs to train, {len(planned)} can be placed here: {amount}{unknown}"]
 
 
-def cell_line(name: str, places: Sequence[int], works: Sequence[Work], needs: Sequence, sittings: Mapping, hours: Mapping) -> str:
+def cell_line(
+    name: str,
+    places: Sequence[int],
+    works: Sequence[Work],
+    machine: Machine,
+    planned: Mapping[int, Planned],
+    hours: Mapping[Path, float],
+) -> str:
     first = places[0]
-    need, known = needs[first], hours.get(works[first].directory)
+    need, known = works[first].need(machine), hours.get(works[first].directory)
     workers = works[first].cell.workers
     parts = [f"{len(places)} run{'s' * (len(places) > 1)}", f"{workers} worker{'s' * (workers > 1)}"]
     parts.append("hours unknown" if known is None else f"{known:,.2f} hours each")
     if need.alone:
         parts.append("alone on the machine")
-    if first in sittings:
-        used = sorted({slot for place in places for slot in sittings[place].slots}, key=lambda slot: (len(slot), slot))
-        begin, end = min(sittings[place].start for place in places), max(sittings[place].end for place in places)
-        parts.append(f"slots {','.join(used)}" if used else "on the CPU")
+    if first in planned:
+        used = sorted({slot for place in places for slot in planned[place].slots}, key=lambda slot: (len(slot), slot))
+        begin, end = min(planned[place].start for place in places), max(planned[place].end for place in places)
+        parts.append(f"{'GPU' if machine.has_gpus else 'slot'}{'s' * (len(used) > 1)} {','.join(used)}" if used else "on the CPU")
         parts.append(f"from {begin:,.1f} to {end:,.1f} h")
     else:
         parts.append("CANNOT BE PLACED HERE")
