@@ -34,7 +34,7 @@ bench: $(INSTALLED)  ## measure speed against rivals, as ratios, into results/be
 bench-quick: $(INSTALLED)  ## the same with fewer rounds and smaller sizes, into results/runs/bench-quick; under 3 minutes
 	$(BIN)/python -m pufferfish_bench.cli.bench all --quick
 
-tables: $(INSTALLED)  ## run what is missing of all tables, then write the report; one table: make table4 PROFILE=cpu SEEDS=3 (profiles: paper, cpu, smoke); many devices: JOBS=2, LAUNCHER=local|slurm|debug, SLURM='partition=gpu', WAIT=0, WORKERS=8, DRY=1 GPUS=8 (docs/clusters.md)
+tables: $(INSTALLED)  ## run what is missing of all tables, then write the report; one table: make table4 PROFILE=cpu (profiles: paper, cpu, smoke); many devices: JOBS=2, LAUNCHER=local|slurm|debug, SLURM='partition=gpu', WAIT=0, WORKERS=8, DRY=1 GPUS=8 (docs/clusters.md)
 	$(REPRODUCE) $(filter table%,$(REPRODUCED))
 
 figures: $(INSTALLED)  ## the same for all figures (4b and 6 need root); one figure: make figure5

@@ -2,7 +2,7 @@
 # Start this machine's ranks of a run. Arguments are settings of pufferfish-run.
 #   one machine:       PROCESSES=8 scripts/torchrun.sh model=resnet18_distributed method=pufferfish
 #   several machines:  NODES=2 MASTER=first.example PROCESSES=8 scripts/torchrun.sh model=resnet50 method=pufferfish
-#                      run this on every machine; MASTER is one of them. All need the same run_dir, on a shared disk
+#                      run this on every machine; MASTER is one of them. Without a shared disk, resume on the same machines
 # The paper's recipes keep their global batch: 2,048 images on 8 ranks, 256 on 2 x 8. docs/many-workers.md
 # PROCESSES: ranks on this machine (default: one per GPU, or per core without a GPU). PORT: default 29500.
 # RESTARTS: how often a failed rank restarts all ranks, from the last checkpoint (default: 0).

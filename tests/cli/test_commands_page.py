@@ -1,55 +1,26 @@
 """docs/commands.md: its commands run as printed, in one folder, and it names every command."""
 
-import glob
 import re
-import shlex
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pufferfish_bench.cli import main
 from pufferfish_bench.cli.commands import COMMANDS
 from tests.support.repository import REPOSITORY
-from tests.support.torchrun import environment
+from tests.support.shell import Shell, printed
 
 PAGE = (REPOSITORY / "docs" / "commands.md").read_text()
-BLOCKS = re.findall(r"^```\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
-PRINTED = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
+PRINTED = printed(PAGE)
 IN_A_SHELL = [line for line in PRINTED if line.startswith("eval")]  # tests/cli/test_entry.py completes with it
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[[str], str]:
-    """Runs a printed command to its end, in this process if it can be; its output."""
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Shell:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PUFFERFISH_DATA", raising=False)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-
-    def execute(line: str) -> str:
-        words = [found for word in shlex.split(line) for found in (sorted(glob.glob(word)) if "*" in word else [word])]
-        if words[0] == "torchrun":
-            torchrun = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
-            done = subprocess.run(torchrun, env=environment(), capture_output=True, text=True, timeout=300)
-            assert done.returncode == 0, done.stderr
-            return done.stdout
-        monkeypatch.setattr(sys, "argv", words)
-        capsys.readouterr()
-        code = 0
-        try:
-            main.main() if words[0] == "pufferfish" else main.begin(words[0].removeprefix("pufferfish-"))
-        except SystemExit as exit:
-            code = exit.code or 0
-        said = capsys.readouterr()
-        assert code == 0, (line, said.err)
-        return said.out
-
-    return execute
+    return Shell(monkeypatch, capsys)
 
 
-def test_every_command_of_the_page_runs_as_printed(shell: Callable[[str], str], tmp_path: Path):
+def test_every_command_of_the_page_runs_as_printed(shell: Shell, tmp_path: Path):
     said = {line: shell(line) for line in PRINTED if line not in IN_A_SHELL}
     for line, output in said.items():
         assert output, line

@@ -2,24 +2,20 @@
 
 import json
 import re
-import shlex
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
 from PIL import Image
 
-from pufferfish_bench.cli import describe, reproduce, run
 from tests.support.repository import REPOSITORY
-from tests.support.torchrun import environment
+from tests.support.shell import Shell, printed
 
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text()
 FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
-COMMANDS = [line for language, block in FENCES if not language for line in block.splitlines()]
+COMMANDS = printed(PAGE)
 GROUPS = ("model", "dataset", "method", "reducer", "schedule", "optimizer", "table")
 
 pytestmark = pytest.mark.xdist_group("extending")  # the commands share their folder
@@ -61,50 +57,21 @@ def files() -> dict[str, str]:
 
 
 @pytest.fixture
-def shell(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[[str], str]:
-    """Runs a printed command to its end in the folder, in this process if it can be; its output."""
+def shell(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Shell:
+    """Runs the commands in the folder."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.delenv("PUFFERFISH_DATA", raising=False)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.setenv("COLUMNS", "160")
-    programs: dict[str, Callable[[list[str]], Any]] = {
-        "pufferfish-run": lambda words: run.run(),
-        "pufferfish-describe": lambda words: describe.run(),
-        "python -m pufferfish_bench.cli.reproduce": reproduce.main,
-    }
-
-    def execute(command: str) -> str:
-        words = shlex.split(command)
-        while "=" in words[0]:
-            monkeypatch.setenv(*words.pop(0).split("=", 1))
-        if words[0] == "torchrun":
-            torchrun = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
-            done = subprocess.run(torchrun, env=environment(), capture_output=True, text=True, timeout=300)
-            assert done.returncode == 0, done.stderr
-            return done.stdout
-        program = next(name for name in programs if " ".join(words).startswith(name))
-        words = words[len(program.split()) :]
-        monkeypatch.setattr(sys, "argv", [program, *words])
-        capsys.readouterr()
-        try:
-            code = programs[program](words) or 0
-        except SystemExit as exit:
-            code = exit.code
-        said = capsys.readouterr()
-        assert code == 0, said.err
-        return said.out
-
-    return execute
+    return Shell(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_of_the_page_runs_as_printed(shell: Callable[[str], str], folder: Path, command: str):
+def test_every_command_of_the_page_runs_as_printed(shell: Shell, folder: Path, command: str):
     said = shell(command)
     if "pufferfish-describe" in command:
         assert "not factorised" in said
         assert "totals" in said
-    elif "reproduce" in command:
+    elif "pufferfish tables" in command:
         table = (folder / "results" / "tables" / "smoke" / "freezing.md").read_text()
         assert "Freezing all layers but the head" in table
         assert "freezing" in (folder / "results" / "report-smoke.html").read_text()
