@@ -66,6 +66,10 @@ format: $(INSTALLED)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.DEFAULT:
+	@test ! -x $(BIN)/python || $(REPRODUCE) $@
+	@test -x $(BIN)/python || { echo "there is no target $@; make help lists them" >&2; exit 2; }
+
 clean:  ## remove the environment and caches, not results and data
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
 

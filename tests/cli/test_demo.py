@@ -37,4 +37,4 @@ def test_the_demo_draws_accuracy_over_seconds_and_says_where(demo: tuple[str, Pa
         assert f"written: {picture}" in printed
     svg = (folder / "payoff.svg").read_text(encoding="utf-8")
     assert "seconds of training" in svg
-    assert "test_accuracy" in svg
+    assert "test accuracy, %" in svg

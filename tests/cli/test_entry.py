@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import shlex
 import subprocess
@@ -122,6 +123,8 @@ def test_the_help_has_the_users_own_choices(tmp_path: Path):
         ("run hydra.swep.dir=x", "there is no setting hydra.swep.dir (did you mean sweep"),
         ("run resnet18", "'resnet18' cannot be read as KEY=VALUE: did you mean model=resnet18?"),
         ("run resnt18", "did you mean model=resnet18?"),
+        ("run recipe=demo", "recipe=demo: the model and the profile choose the recipe"),
+        ("export results/runs/x out.safetensors", "did you mean run=results/runs/x?"),
         ("run epochs", "did you mean epochs=VALUE?"),
         ("run --epochs 3", "there is no option --epochs; a setting has no dashes in front: epochs=VALUE"),
         ("run --model=lstm", "a setting has no dashes in front: model=lstm"),
@@ -183,6 +186,21 @@ def test_bash_completes_choices_and_keys(tmp_path: Path):
         shell.kill()
         shell.wait()
         os.close(leader)
+
+
+def test_completion_installed_by_the_single_entry_is_that_of_the_command():
+    entry = Path(sys.executable).with_name("pufferfish")
+    script = subprocess.run(
+        [entry, "run", "--shell-completion", "install=bash"], capture_output=True, text=True, check=True
+    ).stdout
+    assert re.findall(r"^complete .* (\S+)$", script, flags=re.MULTILINE) == ["pufferfish-run"]
+
+
+def test_make_suggests_the_nearest_target():
+    words = ["make", "-s", "-C", REPOSITORY, "tabel4", f"BIN={Path(sys.executable).parent}"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "'tabel4' is not known (did you mean table4" in done.stderr
 
 
 def test_the_command_that_resumes_is_the_one_that_was_typed(monkeypatch: pytest.MonkeyPatch):

@@ -60,7 +60,8 @@ def arguments(words: list[str]) -> Request:
         if "=" in word and not word.startswith("run="):
             raise InputError(f"there is no setting {word}; give run=DIR, options, and a file to write")
     if len(runs) != 1 or not runs[0]:
-        raise InputError(f"give one run=DIR, the directory of a finished run; got {len(runs)}")
+        meant = f"; did you mean run={outs[0]}?" if not runs and len(outs) > 1 else f"; got {len(runs)}"
+        raise InputError(f"give one run=DIR, the directory of a finished run{meant}")
     if len(outs) != 1:
         raise InputError(f"give one file to write, as in out.safetensors; got {len(outs)}")
     if not all(values["--allow"]):

@@ -21,7 +21,8 @@ def main() -> None:
     """The command pufferfish: its first word is the name of a command, which gets the other words."""
     name, *words = sys.argv[1:] or ["--help"]
     if name in COMMANDS:
-        sys.argv[:] = [f"{sys.argv[0]} {name}", *words]
+        completes = any(word.startswith("--shell-completion") for word in words)  # Hydra registers it for the name of the program
+        sys.argv[:] = [f"pufferfish-{name}" if completes else f"{sys.argv[0]} {name}", *words]
         begin(name)
         return
     with error_messages():

@@ -177,6 +177,9 @@ def check_choices(words: Sequence[Override], repository: Any) -> None:
         if not word.key_or_group:
             raise InputError(f"{word.input_line!r} has no name before the =; use KEY=VALUE")
         top, *below = word.key_or_group.split(".")
+        if top in ("recipe", "table") and not below:
+            how = "the model and the profile choose the recipe" if top == "recipe" else "pufferfish tables runs a table"
+            raise InputError(f"{word.input_line}: {how}")
         if top == "hydra" and below and below[0] not in HYDRA:
             near = did_you_mean(below[0], HYDRA)
             raise InputError(

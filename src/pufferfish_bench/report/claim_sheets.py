@@ -32,6 +32,7 @@ READING = (
     "of ours. Sizes, MACs and bytes are counted and compared exactly, in all digits that the paper prints, without a test. Runs "
     "are compared seed by seed: a two-sided t test on the differences (for times, on the logarithms of the ratios). A claim with "
     '"within" is tested for equivalence: two one-sided tests at the margin, which we chose; the interval is the two-sided one. '
+    'For such a claim "no significant difference" means: not shown to be within the margin, and not shown to be beyond it. '
     "`p (Holm)` is corrected for the number of claims in the report, and a verdict needs it below 5 %. `seeds needed`: how many "
     "seeds with the observed spread have a chance of 80 % to show, corrected for all claims, equivalence if there is no "
     "difference, or else a difference as large as the paper's. A claim over bandwidth is tested at each measured rate, each test "

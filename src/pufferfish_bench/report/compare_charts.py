@@ -9,6 +9,7 @@ from rich.console import Console
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.printable import printable
+from pufferfish_bench.paper.quantities import label
 from pufferfish_bench.records import reader
 from pufferfish_bench.records.record import Record
 from pufferfish_bench.report import charts
@@ -45,7 +46,7 @@ def draw(runs: Sequence[tuple[str, Record]]) -> Figure:
         line(left, place, name, [row["epoch"] + 1 for row in record.rows], values)
         line(right, place, name, seconds, values)
     record = runs[0][1]
-    left.set(xlabel="epoch", ylabel=printable(record.metric))
+    left.set(xlabel="epoch", ylabel=printable(label(record.metric)))
     right.set(xlabel="seconds of training")
     if not record.higher_is_better:
         left.set_yscale("log")

@@ -49,7 +49,7 @@ def accuracy(outcomes: Sequence[Outcome], folder: Path, console: Console) -> Ope
         pictures.finish(draw_accuracy(records), found, cells, picture, console)
     own = [
         claim for claim, _ in bandwidth.collected(found.claims)
-        if {claim.relation.of, claim.relation.than} <= set(cells) and not claim.quantity.is_time
+        if {claim.relation.of, claim.relation.than} <= set(cells)
     ]  # fmt: skip
     left_out = [label for label in found.table.headline.cells if label not in records]
     words = [f"{found.table.headline.title}.", ends(records), *([f"Not run yet: {', '.join(left_out)}."] if left_out else [])]

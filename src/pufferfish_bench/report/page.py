@@ -54,12 +54,18 @@ def page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Pufferfish, profile {profile}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#claims">Skip to the claims</a>\n'
-        f"<header>\n<h1>Pufferfish: the paper and ours</h1>\n<p>{len(claims.rows)} claims about Pufferfish (MLSys 2021), each "
-        f"with a verdict from our runs. Profile <b>{profile}</b>{escape(of_profile)}.</p>\n</header>\n"
+        f"<header>\n<h1>Pufferfish: the paper and ours</h1>\n<p>{counted(claims)}, each with a verdict from our runs. "
+        f"Profile <b>{profile}</b>{escape(of_profile)}.</p>\n</header>\n"
         f'<div class="bar">{contents(names)}{SEARCH}</div>\n<main>\n{page_answer.summary(groups, openings, results)}'
         f"{page_answer.claims(groups, claims.title, how, {number(name): f'#{place(name)}' for name in names})}{sections}</main>\n"
         f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
+
+
+def counted(claims: Sheet) -> str:
+    """How many claims are the paper's, and how many ours."""
+    ours = sum(any("(ours)" in (cell if isinstance(cell, str) else cell.text) for cell in row) for row in claims.rows)
+    return f"{len(claims.rows) - ours} claims of the Pufferfish paper (MLSys 2021)" + (f" and {ours} of ours" if ours else "")
 
 
 def contents(names: Sequence[str]) -> str:

@@ -83,7 +83,8 @@ def image(picture: Picture, alt: str, results: Path) -> str:
     """A picture that is part of the page, and a link to its file, which may be enlarged."""
     address = quote(picture.file(".svg").relative_to(results).as_posix())
     data = data_uri(picture.file(".svg").read_bytes())
-    return f'<div class="plot"><a href="{address}"><img alt="{escape(alt)}" src=\'{data}\'></a></div>\n'
+    link_to_file = f'<a href="{address}"><img alt="{escape(alt)}" src=\'{data}\'></a>'
+    return f'<div class="plot" tabindex="0" role="group" aria-label="{escape(alt)}">{link_to_file}</div>\n'
 
 
 def data_uri(picture: bytes) -> str:
