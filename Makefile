@@ -20,7 +20,7 @@ help:  ## show this list
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(INSTALLED)  ## train a ResNet-18 on synthetic images, vanilla and with Pufferfish, and show whether it pays; under 3 minutes
-	@rm -rf $(DEMO_RUNS)
+	@test ! -e $(DEMO_RUNS)/payoff.png || rm -rf $(DEMO_RUNS)  # a demo that was stopped continues
 	@$(BIN)/pufferfish-run method=vanilla run_dir=$(DEMO_RUNS)/vanilla $(DEMO)
 	@$(BIN)/pufferfish-run method=pufferfish run_dir=$(DEMO_RUNS)/pufferfish $(DEMO)
 	@$(BIN)/pufferfish payoff $(DEMO_RUNS)/vanilla $(DEMO_RUNS)/pufferfish --out $(DEMO_RUNS)/payoff
@@ -74,7 +74,8 @@ clean:  ## remove the environment and caches, not results and data
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
 
 $(INSTALLED): setup.cfg pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info[:2] < (3, 14) else "Python 3.10 to 3.13 is needed (Hydra does not run on 3.14 yet), this is " + sys.version.split()[0] + ": make PYTHON=python3.12 chooses another")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --disable-pip-version-check --quiet --editable '.[test]'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info[:2] < (3, 14) else "Python 3.10 to 3.13 is needed (Hydra does not run on 3.14 yet), this is " + sys.version.split()[0] + ": make PYTHON=python3.12 chooses another")'
+	@echo "installing into .venv: some minutes and 2 GB, without output"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --disable-pip-version-check --quiet --editable '.[test]'
 	@touch $@

@@ -76,6 +76,15 @@ def test_help_and_version_of_every_command_have_one_style_and_import_no_torch(tm
     assert sum("  # " in line for line in run.splitlines()) == 5  # examples
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+def test_help_is_as_wide_as_the_terminal_and_not_too_wide(said: Callable, monkeypatch: pytest.MonkeyPatch, columns: int):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name in COMMANDS:
+        lines = said(name, "--help")[1].splitlines()
+        prose = [line for line in lines if not line.startswith(("  pufferfish", "Usage:"))]  # a command is not broken
+        assert max(map(len, prose)) <= min(columns, WIDTH), name
+
+
 def test_the_help_of_run_has_every_group_that_a_user_chooses_from_and_the_right_defaults():
     text = pages.page("run").text()
     flat = " ".join(text.split())
@@ -123,6 +132,13 @@ def test_the_help_has_the_users_own_choices(tmp_path: Path):
         ("run hydra.swep.dir=x", "there is no setting hydra.swep.dir (did you mean sweep"),
         ("run resnet18", "'resnet18' cannot be read as KEY=VALUE: did you mean model=resnet18?"),
         ("run resnt18", "did you mean model=resnet18?"),
+        ("table4", "did you mean pufferfish tables table4?"),
+        ("train", "did you mean pufferfish run?"),
+        ("--shell-completion install=bash", "each command has a completion of its own"),
+        ("run --shell-completion install", "--shell-completion needs an action: install=bash"),
+        ("run --shell-completion install=ksh", "--shell-completion needs an action: install=bash"),
+        ("run help", "did you mean --help?"),
+        ("tables table44", "did you mean table4"),
         ("run recipe=demo", "recipe=demo: the model and the profile choose the recipe"),
         ("export results/runs/x out.safetensors", "did you mean run=results/runs/x?"),
         ("run epochs", "did you mean epochs=VALUE?"),

@@ -97,6 +97,14 @@ def test_the_plan_of_a_cluster_has_a_line_for_each_array(capsys: pytest.CaptureF
     assert "2 nodes" not in capsys.readouterr().out
 
 
+def test_a_plan_without_estimates_names_no_hours(capsys: pytest.CaptureFixture):
+    assert reproduce.main(["table8", "--profile", "smoke", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "can be placed here; the tables have no hours for this profile" in said
+    assert " h," not in said
+    assert "0.0" not in said
+
+
 def test_other_workers_keep_the_global_batch_and_the_work():
     cell = next(cell for cell in trained("figure4a") if cell.name == "vanilla")
     other = cell.with_workers(4)

@@ -52,7 +52,7 @@ def test_the_list_of_claims_has_one_row_for_a_claim_over_bandwidth_and_the_figur
     }
     assert rows["Pufferfish is faster per epoch than PowerSGD"][3:5] == ["1.33x", "0.48x to 1.58x"]
     assert ", 2 different at different rates" in claims  # those of PowerSGD and Signum, among the counts of verdicts
-    tested = section((results / "figures/cpu/figure4b.md").read_text(), "Relations")
+    tested = section((results / "figures/cpu/figure4b.md").read_text(), "Claims")
     assert len(re.findall(r"^\| Pufferfish is faster per epoch than PowerSGD, at ", tested, re.MULTILINE)) == 5
     assert len(re.findall(r"^\| Pufferfish is faster per epoch than PowerSGD \|", tested, re.MULTILINE)) == 1
     assert (results / "figures/cpu/figure4b-relations.csv").read_text().count("faster per epoch than PowerSGD, at") == 5

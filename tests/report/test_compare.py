@@ -103,7 +103,7 @@ def test_runs_of_another_length_than_the_first_are_marked(shown: Callable[..., s
     )
     assert cells(printed, "epochs") == ["2", "3", "2"]
     assert cells(printed, "times as fast") == ["1.00x", "0.67x*", "1.00x"]
-    assert "* This run has another number of epochs than the first." in printed
+    assert "* This run has another number of epochs than that run." in printed
 
 
 def test_a_narrow_table_shows_the_settings_that_differ(shown: Callable[..., str]):

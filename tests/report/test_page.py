@@ -185,6 +185,14 @@ def test_on_a_wide_screen_pictures_stand_beside_their_table(tmp_path: Path, with
 
 
 @in_browser
+@pytest.mark.parametrize("width", [390, 800])
+def test_the_published_page_is_as_wide_as_the_window(tmp_path: Path, width: int):
+    text = (REPOSITORY / "results/report-cpu.html").read_text()
+    seen = asked(text, PLACES, tmp_path, width=width)
+    assert seen["page"] <= seen["window"] == width
+
+
+@in_browser
 def test_the_published_page_shows_its_claims_and_pictures(tmp_path: Path):
     results = REPOSITORY / "results"
     seen = asked(

@@ -90,7 +90,7 @@ def test_the_counts_add_up_to_all_claims_and_link_to_as_many_rows(results: Path,
         if place and name != claim_sheets.NOT_TESTED:
             part = opened.split(f'id="{place}"')[1].split("</table>")[0]
             assert part.count("<tr>") == int(count) + 1
-    assert f"{sum(verdicts.NOT_RUN in line for line in claims)} of them not run" in words(opened)
+    assert f"{sum(verdicts.NOT_RUN in line for line in claims)} of them have not been run" in words(opened)
 
 
 def test_claims_that_were_not_run_are_collapsed_and_come_after_those_with_a_verdict(opened: str):

@@ -13,6 +13,7 @@ import pytest
 
 from pufferfish_bench.cli import run as run_command
 from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
+from pufferfish_bench.trackers import tracker
 from tests.support.commands import SMALL, SMALL_TEXT, Command, interrupt
 from tests.support.repository import REPOSITORY
 from tests.support.torchrun import TINY, TORCHRUN, environment
@@ -42,6 +43,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("PUFFERFISH_TRACKER", raising=False)
+    monkeypatch.setattr(tracker, "PATIENCE", 600.0)  # a busy machine may need longer than a run waits
 
 
 def wandb_history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

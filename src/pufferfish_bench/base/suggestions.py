@@ -7,6 +7,7 @@ from pufferfish_bench.base.errors import InputError
 
 MOST = 2  # names that a sentence suggests
 SHORTEST = 3  # letters of a word that may be a part of a name
+LONGEST = 15  # names that a sentence lists beside the nearest
 
 
 def nearest(word: str, known: Collection[str]) -> list[str]:
@@ -25,5 +26,7 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
 
 
 def not_known(given: str, word: str, known: Collection[str]) -> InputError:
-    """The error for a name outside a list: what was given, the nearest names, and what is allowed."""
-    return InputError(f"{given} is not known{did_you_mean(word, known)}; allowed: {', '.join(known)}")
+    """The error for a name outside a list: what was given, the nearest names, and the list if it is short or nothing is near."""
+    near = did_you_mean(word, known)
+    allowed = f"; allowed: {', '.join(known)}" if len(known) <= LONGEST or not near else ""
+    return InputError(f"{given} is not known{near}{allowed}")

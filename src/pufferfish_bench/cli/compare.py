@@ -32,7 +32,7 @@ def parser() -> Parser:
     )
     parser.add_argument("--plot", action="store_true", help="draw the metric over epochs and over seconds, as PNG and SVG")
     parser.add_argument(
-        "--out", type=Path, default=Path("results/compare"), metavar="FOLDER/NAME",
+        "--out", type=Path, default=Path("results/runs/compare"), metavar="FOLDER/NAME",
         help="the files of --plot are NAME.png and NAME.svg there (default: %(default)s)",
     )  # fmt: skip
     return parser

@@ -1,10 +1,11 @@
-"""What --help prints: one style for all commands, at most 100 columns wide."""
+"""What --help prints: one style for all commands, as wide as the terminal, and at most 100 columns."""
 
+import shutil
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-WIDTH = 100
+WIDEST, NARROWEST = 100, 60
 NAMES = 24  # columns for the longest name that its explanation stands beside
 ALWAYS = {"-h, --help": "show this page", "--version": "print the version"}
 
@@ -29,28 +30,34 @@ class Page:
         return "\n\n".join(blocks) + "\n"
 
 
+def width() -> int:
+    """Columns of the terminal, within limits."""
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns))
+
+
 def paragraphs(text: str) -> str:
-    return "\n\n".join(textwrap.fill(part, WIDTH, break_on_hyphens=False) for part in text.split("\n\n"))
+    return "\n\n".join(textwrap.fill(part, width(), break_on_hyphens=False) for part in text.split("\n\n"))
 
 
 def in_examples(examples: Mapping[str, str]) -> str:
     """Commands that can be pasted, with their remarks beside them, or above those that are too long."""
-    room = [len(command) for command, remark in examples.items() if len(f"  {command}  # {remark}") <= WIDTH]
+    widest = width()
+    room = [len(command) for command, remark in examples.items() if len(f"  {command}  # {remark}") <= widest]
     lines = []
     for command, remark in examples.items():
         line = f"  {command:<{max(room, default=0)}}  # {remark}"
-        lines.append(line if len(line) <= WIDTH else f"  # {remark}\n  {command}")
+        lines.append(line if len(line) <= widest else f"  # {remark}\n  {command}")
     return "\n".join(lines)
 
 
 def listed(names: Mapping[str, str]) -> str:
     """Names with their explanations in a column beside them, below those that are too long."""
-    width = max((len(name) for name in names if len(name) <= NAMES), default=NAMES)
+    column = max((len(name) for name in names if len(name) <= NAMES), default=NAMES)
     lines = []
     for name, words in names.items():
-        indent = " " * (width + 4)
-        text = textwrap.wrap(words, WIDTH - len(indent), break_on_hyphens=False, break_long_words=False) or [""]
-        beside = len(name) <= width
-        first = [f"  {name:<{width}}  {text[0]}".rstrip()] if beside else [f"  {name}", indent + text[0]]
+        indent = " " * (column + 4)
+        text = textwrap.wrap(words, width() - len(indent), break_on_hyphens=False, break_long_words=False) or [""]
+        beside = len(name) <= column
+        first = [f"  {name:<{column}}  {text[0]}".rstrip()] if beside else [f"  {name}", indent + text[0]]
         lines += [*first, *(indent + line for line in text[1:])]
     return "\n".join(lines)

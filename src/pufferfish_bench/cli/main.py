@@ -2,7 +2,9 @@
 
 import sys
 from functools import partial
+from typing import NoReturn
 
+from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.suggestions import not_known
 from pufferfish_bench.cli.commands import COMMANDS, start
 from pufferfish_bench.cli.help_page import ALWAYS, Page
@@ -10,6 +12,7 @@ from pufferfish_bench.cli.messages import VERSION, answered, error_messages
 from pufferfish_bench.cli.pages import PAGES
 
 HELP = ("--help", "-h", "help")
+ALIASES = {"train": "run", "resume": "run", "list": "compare", "ls": "compare", "reproduce": "tables", "merge": "export"}
 EXAMPLES = {
     "pufferfish run method=pufferfish profile=smoke": "train: seconds, no data needed",
     "pufferfish compare": "the runs in results/runs side by side",
@@ -30,10 +33,21 @@ def main() -> None:
             print(VERSION)
         elif name in HELP:
             print(help_page().text(), end="")
+        elif name.partition("=")[0] == "--shell-completion":
+            raise InputError("each command has a completion of its own: pufferfish-run --shell-completion install=bash")
         elif name.startswith("-"):
             raise not_known(f"option {name}", name, ("--help", "--version"))
         else:
-            raise not_known(f"command {name}", name, list(COMMANDS))
+            refuse(name)
+
+
+def refuse(name: str) -> NoReturn:
+    """Refuse an unknown command, with what it may mean."""
+    if name.startswith(("table", "figure")) and name not in ("table", "figure"):
+        raise InputError(f"{name} is not a command; did you mean pufferfish tables {name}?")
+    if name in ALIASES:
+        raise InputError(f"{name} is not a command; did you mean pufferfish {ALIASES[name]}?")
+    raise not_known(f"command {name}", name, list(COMMANDS))
 
 
 def help_page() -> Page:

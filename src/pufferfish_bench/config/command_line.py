@@ -18,7 +18,7 @@ from pufferfish_bench.config.build import config_errors
 from pufferfish_bench.config.own_configs import CONFIG_DIR, check_distinct, check_folders, config_dirs, own_folders
 from pufferfish_bench.config.settings import TYPES, config_dir
 
-COMPLETION = ("install", "uninstall", "query")
+COMPLETION, SHELLS = ("install", "uninstall", "query"), ("bash", "zsh", "fish")
 ALL_SETTINGS = "--help-settings"  # Hydra's --cfg job
 OTHER_CONFIGS = ("--config-name", "-cn", "--config-path", "-cp")
 
@@ -88,7 +88,7 @@ def job_of(config: DictConfig) -> Job:
 
 def check_words(words: list[str]) -> None:
     """Refuse arguments that Hydra would misunderstand, or answer with a traceback or with its own list of options."""
-    if "--shell-completion" in words and not any(word.partition("=")[0] in COMPLETION for word in words):
+    if "--shell-completion" in words and not any(completes(word) for word in words):
         raise InputError(
             "--shell-completion needs an action: install=bash, install=zsh or install=fish, or uninstall= with one of them"
         )
@@ -101,6 +101,12 @@ def check_words(words: list[str]) -> None:
     given = [Path(name) for name in config_dirs(words)]
     check_folders(given, CONFIG_DIR[0])
     check_distinct([*given, *own_folders()])
+
+
+def completes(word: str) -> bool:
+    """Whether a word is an action of --shell-completion."""
+    action, _, shell = word.partition("=")
+    return action in COMPLETION and shell in SHELLS
 
 
 def refuse_option(word: str, known: list[str]) -> None:

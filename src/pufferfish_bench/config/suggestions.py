@@ -53,7 +53,7 @@ def unknown_group(group: str, known: Collection[str]) -> InputError:
 
 def unreadable(word: str, reason: str, choices: Mapping[str, Collection[str]], keys: Collection[str]) -> InputError:
     """The error for a word that is not KEY=VALUE, with what a single name may have meant."""
-    meant = [f"{group}={word}" for group, names in choices.items() if word in names]
+    meant = ["--help"] if word == "help" else [f"{group}={word}" for group, names in choices.items() if word in names]
     if not meant and "=" not in word:
         names = [(group, name) for group, own in choices.items() for name in nearest(word, own)[:1]]
         closest = nearest(word, [name for _, name in names])[:1]

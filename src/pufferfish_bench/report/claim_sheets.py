@@ -87,7 +87,7 @@ def of_table(found: Outcome) -> Sheet:
     """The claims of one table; one over bandwidth is followed by its tests at each rate."""
     whole = bandwidth.collected(found.claims)
     rows_of_claims = [row for claim, tests in whole for row in (whole_cells(claim, tests), *map(claim_cells, tests))]
-    return Sheet("Relations", COLUMNS, rows_of_claims, "", READING, DISPENSABLE)
+    return Sheet("Claims", COLUMNS, rows_of_claims, "", READING, DISPENSABLE)
 
 
 def of_report(outcomes: Sequence[Outcome]) -> Sheet:
@@ -100,7 +100,7 @@ def of_report(outcomes: Sequence[Outcome]) -> Sheet:
         f"{number(found.table.name)}: {'; '.join(found.provenance)}" for found in outcomes if found.claims and found.provenance
     ]
     note = f"{len(rows_of_claims)} claims: {counts}. From the records. {'. '.join(sources)}."
-    return Sheet("The paper's claims", ("table", *COLUMNS), rows_of_claims, note, READING)
+    return Sheet("Claims", ("table", *COLUMNS), rows_of_claims, note, READING)
 
 
 @dataclass(frozen=True)

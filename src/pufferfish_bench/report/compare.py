@@ -24,7 +24,7 @@ FIGURES = ("parameters", "MACs", "seconds per epoch", "total seconds", SPEED, "m
 DISPENSABLE = ("others", "metric", "MACs", "best", "total seconds")  # a narrow terminal leaves these out before settings
 SHOWN_IN_NAME = ("model.net._target_", "dataset._target_", "method._target_")
 BEST = "★"
-UNEQUAL = "*"  # marks the speed of a run that has another number of epochs than the first
+UNEQUAL = "*"  # marks the speed of a run that has another number of epochs than the one it is compared with
 
 
 def differing(all_settings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -78,15 +78,17 @@ def compare(records: Sequence[Record], title: str | None = None) -> tuple[Table,
     if unequal:
         columns["epochs"] = ["" if length is None else str(length) for length in lengths]
     table = tables.table("run", *columns, *FIGURES, title=title, left=(0, len(columns) + 1 + FIGURES.index("metric")))
-    rows = [figures_of(record, records[0]) for record in records]
+    reference = next((place for place, record in enumerate(records) if "summary" in record.run), None)
+    rows = [figures_of(record, records[reference or 0]) for record in records]
     marked = mark_best(records, rows)
     for place, row in enumerate(rows):
         table.add_row(names[place], *(found[place] for found in columns.values()), *(row[name].text for name in FIGURES))
-    note = f"{SPEED}: the total time of the first run divided by that of this one, with all epochs and surgery."
+    base = f"{names[reference]}, the first finished run," if reference else "the first run"
+    note = f"{SPEED}: the total time of {base} divided by that of this one, with all epochs and surgery."
     if marked:
         note += f" {BEST}: the best of the finished runs."
     if unequal:
-        note += f" {UNEQUAL} This run has another number of epochs than the first."
+        note += f" {UNEQUAL} This run has another number of epochs than that run."
     return table, [*DISPENSABLE, *reversed(columns)], note
 
 
@@ -130,7 +132,7 @@ def settings_of(record: Record) -> Mapping[str, Any]:
     return settings
 
 
-def figures_of(record: Record, first: Record) -> dict[str, Cell]:
+def figures_of(record: Record, reference: Record) -> dict[str, Cell]:
     """The columns of a run besides its settings; those of an unfinished run are as of its last epoch."""
     if "summary" not in record.run:
         return figures_so_far(record)
@@ -139,9 +141,9 @@ def figures_of(record: Record, first: Record) -> dict[str, Cell]:
     with reader.asking(record.folder):
         summary, metric, trained = record.summary, record.metric, frozen(record.summary)
         size, speed = summary.get("nonzero_parameters", summary["parameters"]), EMPTY
-        if "summary" in first.run:
-            ratio = first.total_seconds / record.total_seconds
-            speed = Cell(f"{ratio:.2f}x" + UNEQUAL * (len(record.rows) != len(first.rows)), ratio)
+        if "summary" in reference.run:
+            ratio = reference.total_seconds / record.total_seconds
+            speed = Cell(f"{ratio:.2f}x" + UNEQUAL * (len(record.rows) != len(reference.rows)), ratio)
         return {
             "parameters": Cell(f"{size:,}" + (f" ({trained})" if trained else ""), size),
             "MACs": number(summary["macs"], "{:,}".format),

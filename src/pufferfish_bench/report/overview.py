@@ -135,11 +135,14 @@ def plan(works: Sequence[Work], machine: Machine, hours: Mapping[Path, float]) -
         cells.setdefault("/".join(work.name.split("/")[:2]), []).append(number)
     lines = [cell_line(name, places, works, machine, planned, hours) for name, places in cells.items()]
     known = [work for work in works if work.directory in hours]
+    placed = f"total: {len(works)} runs to train, {len(planned)} can be placed here"
+    if not known:
+        return [*lines, f"{placed}; the tables have no hours for this profile, and a dry run does not measure"]
     busy = sum(duration * need.slots for duration, need in zip(durations, needs, strict=True) if machine.fits(need))
     end = max((run.end for run in planned.values()), default=0.0)
     amount = f"{busy:,.1f} {'GPU ' * machine.has_gpus}hours of work, over after {end:,.1f} hours"
     unknown = f"; {len(works) - len(known)} runs have no estimate" if len(known) < len(works) else ""
-    return [*lines, f"total: {len(works)} runs to train, {len(planned)} can be placed here: {amount}{unknown}"]
+    return [*lines, f"{placed}: {amount}{unknown}"]
 
 
 def cell_line(
@@ -154,14 +157,15 @@ def cell_line(
     need, known = works[first].need(machine), hours.get(works[first].directory)
     workers = works[first].cell.workers
     parts = [f"{len(places)} run{'s' * (len(places) > 1)}", f"{workers} worker{'s' * (workers > 1)}"]
-    parts.append("hours unknown" if known is None else f"{known:,.2f} hours each")
+    parts += [] if known is None else [f"{known:,.2f} hours each"]
     if need.alone:
         parts.append("alone on the machine")
     if first in planned:
         used = sorted({slot for place in places for slot in planned[place].slots}, key=lambda slot: (len(slot), slot))
         begin, end = min(planned[place].start for place in places), max(planned[place].end for place in places)
-        parts.append(f"{'GPU' if machine.has_gpus else 'slot'}{'s' * (len(used) > 1)} {','.join(used)}" if used else "on the CPU")
-        parts.append(f"from {begin:,.1f} to {end:,.1f} h")
+        if machine.has_gpus:
+            parts.append(f"GPU{'s' * (len(used) > 1)} {','.join(used)}" if used else "on the CPU")
+        parts += [] if known is None else [f"from {begin:,.1f} to {end:,.1f} h"]
     else:
         parts.append("CANNOT BE PLACED HERE")
     return f"  {name}: {', '.join(parts)}"

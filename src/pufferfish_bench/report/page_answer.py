@@ -29,7 +29,7 @@ def tile(kind: str, groups: Sequence[Group]) -> str:
     count, not_run = sum(len(group.sheet.rows) for group in groups), sum(len(g.sheet.rows) for g in groups if g.not_run)
     name, _, more = TITLES.get(kind, kind).partition(": ")
     if kind == NOT_TESTED and not_run:
-        more = f"{not_run} of them not run"
+        more = "none of them has been run" if not_run == count else f"{not_run} of them have not been run"
     words = f"<b>{count}</b> <span>{escape(name)}</span>{f' <small>{escape(more)}</small>' if more and count else ''}"
     content = f'<a href="#{groups[0].place}">{words}</a>' if groups else f"<div>{words}</div>"
     return f'<li class="{LOOKS.get(kind, "open")}{"" if count else " none"}">{content}</li>\n'

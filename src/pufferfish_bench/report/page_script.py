@@ -49,7 +49,8 @@ if (search) {
     if (words.length && !opened) opened = folded.map(box => box.open);
     folded.forEach((box, at) => { if (words.length) box.open = true; else if (opened) box.open = opened[at]; });
     if (!words.length) opened = null;
-    answer.textContent = words.length ? `${count} of ${known.length} rows` : "";
+    const found = count ? `${count} of ${known.length} rows` : "nothing found: a row must have all words";
+    answer.textContent = words.length ? found : "";
   };
   search.hidden = false;
   field.addEventListener("input", find);

@@ -38,19 +38,20 @@ summary { cursor: pointer; padding: .3rem 0 } summary h3 { display: inline; marg
 BAR = """
 .bar { display: flex; flex-wrap: wrap; gap: .3rem 1.5rem; align-items: center; justify-content: space-between;
   padding: .3rem 0; background: var(--back); border-bottom: 1px solid var(--line) }
-nav { display: flex; flex: 1 1 30rem; flex-wrap: wrap; gap: 0 .1rem; align-items: baseline; font-size: .95rem }
+nav { position: relative; display: flex; flex: 1 1 30rem; flex-wrap: wrap; gap: 0 .1rem; align-items: baseline;
+  font-size: .95rem }
 nav a { padding: .25rem .4rem; min-width: 1rem; text-align: center }
 nav .kind { margin-left: .7rem; color: var(--faint); font-size: .85rem }
 search { display: flex; flex-wrap: wrap; gap: .2rem .5rem; align-items: center; font-size: .9rem }
 search input { font: inherit; color: inherit; background: var(--back); border: 1px solid var(--faint); border-radius: .3rem;
-  padding: .25rem .5rem; width: 13rem } search output { color: var(--faint) }
+  padding: .25rem .5rem; width: 13rem } search output { color: var(--faint); min-width: 9rem }
 ::placeholder { color: var(--faint); opacity: 1 }
 @media screen and (min-width: 60rem) and (min-height: 35rem) {
   .bar { position: sticky; top: 0; z-index: 2 } html { scroll-padding-top: 4.5rem } }
 """
 TABLES = """
 .beside { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem 2rem; align-items: start }
-.scroll, .plot { overflow-x: auto }
+.scroll, .plot { position: relative; overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; white-space: nowrap }
 th, td { padding: .3rem .45rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: baseline }
 thead th { vertical-align: bottom } th:first-child { padding-left: 0 }
@@ -65,12 +66,13 @@ small { white-space: nowrap; font-size: .8rem } .tiles small { white-space: norm
 th small a { display: inline-block; min-width: 1.5rem; line-height: 1.5rem; text-align: center; border-radius: .3rem }
 th small a:hover { background: var(--line) }
 .plot { margin-bottom: 1rem; border-radius: .4rem } .plot img { display: block; width: 100%; min-width: 30rem; max-width: 40rem }
+.openings .plot img { min-width: 0; max-width: 100% }
 #claims table { width: 100% } #claims tbody th { min-width: 14rem }
 """
 # On a phone a row is a card, and the names of the columns are buttons to sort by: nothing is out of sight.
 WIDTHS = """
 @media (min-width: 60rem) {
-  .openings { grid-template-columns: repeat(2, minmax(0, 1fr)) } .openings .plot img { min-width: 0; max-width: 100% }
+  .openings { grid-template-columns: repeat(2, minmax(0, 1fr)) }
   .openings:has(.waiting) { grid-template-columns: minmax(0, 1fr) }
   .openings:has(.waiting) .shown { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0 2.5rem } }
 @media (min-width: 78rem) {

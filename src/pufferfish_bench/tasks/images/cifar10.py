@@ -57,7 +57,8 @@ def cifar10(
     except RuntimeError:  # torchvision found a file missing or damaged, but does not say which
         raise InputError(
             f"CIFAR-10 is not complete in {folder.resolve()}: {'; '.join(faults(folder, files))}. Set its location with "
-            "data_root=DIR or PUFFERFISH_DATA, download it with download=true, or use synthetic data: dataset=synthetic_images"
+            "data_root=DIR or PUFFERFISH_DATA=DIR, download it with `pufferfish-run model=resnet18 profile=cpu download=true "
+            "probe_steps=1`, or use synthetic data: dataset=synthetic_images"
         ) from None
     if validation_images:
         train, test = held_out(train, validation_images)
