@@ -208,6 +208,21 @@ def test_an_unfinished_run_is_shown_as_of_its_last_epoch_and_wins_nothing(
     assert marked(printed, "last") == [True, False, False]
 
 
+def test_speeds_are_relative_to_the_first_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setenv("COLUMNS", "220")
+    figures = {"best_score": 3.0}
+    runs = [unfinished(tmp_path / "stopped", epochs=9, metric="score", values=(7.0, 1.0, 2.0))]
+    for seed, seconds in ((1, 4.0), (2, 2.0)):
+        own = {"settings": settings(seed=seed), "metric": "score", "figures": figures, "seconds": seconds}
+        runs.append(write_record(tmp_path / f"run{seed}", **own))
+    compare.main(list(map(str, runs)))
+    printed = capsys.readouterr().out
+    assert re.findall(r"\d\.\d\dx", printed) == ["1.00x", "2.00x"]
+    assert "the first finished run, divided by that of this one" in " ".join(printed.split())
+
+
 def test_the_curves_are_drawn_over_epochs_and_over_seconds(tmp_path: Path, capsys: pytest.CaptureFixture):
     runs = [
         write_record(
@@ -220,7 +235,7 @@ def test_the_curves_are_drawn_over_epochs_and_over_seconds(tmp_path: Path, capsy
     for ending in ("png", "svg"):
         assert f"written: {tmp_path / 'new' / 'curves'}.{ending}" in printed.replace("\n", "")
     svg = (tmp_path / "new" / "curves.svg").read_text()
-    for words in ("epoch", "seconds of training", "test_accuracy"):
+    for words in ("epoch", "seconds of training", "test accuracy, %"):
         assert f">{words}<" in svg
     figure = compare_charts.draw([(name, Record.read(folder)) for name, folder in zip("ab", runs, strict=True)])
     left, right = (axes.get_lines()[0] for axes in figure.axes)

@@ -25,7 +25,7 @@ class Page:
         blocks = [f"Usage: {self.program} {self.usage}".rstrip(), paragraphs(self.what)]
         if self.examples:
             blocks.append(f"Examples:\n{in_examples(self.examples)}")
-        blocks += [f"{heading}:\n{listed(names)}" for heading, names in self.sections.items() if names]
+        blocks += [f"{paragraphs(heading)}:\n{listed(names)}" for heading, names in self.sections.items() if names]
         blocks += [paragraphs(self.foot)] if self.foot else []
         return "\n\n".join(blocks) + "\n"
 

@@ -93,6 +93,7 @@ def of_table(found: Outcome) -> Sheet:
 def of_report(outcomes: Sequence[Outcome]) -> Sheet:
     """All claims of these tables on one sheet, also those whose runs are missing, and how many have each verdict."""
     whole = [(found, claim, tests) for found in outcomes for claim, tests in bandwidth.collected(found.claims)]
+    whole.sort(key=lambda one: one[1].judgement.verdict == verdicts.NOT_RUN)  # stable: what was not run comes last
     rows_of_claims = [[number(found.table.name), *whole_cells(claim, tests)] for found, claim, tests in whole]
     verdict = Counter(bandwidth.kind(claim.judgement.verdict) for _, claim, _ in whole)
     counts = ", ".join(f"{count} {words}" for words, count in verdict.most_common())
