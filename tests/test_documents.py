@@ -91,6 +91,6 @@ def test_the_terminal_in_the_readme_shows_the_published_records(tmp_path: Path):
         Record.read(REPOSITORY / "results/records/cpu/figure_demo" / method / "seed1") for method in ("vanilla", "pufferfish")
     ]
     payoff.write(*records, tmp_path / "demo-table.svg", Console(quiet=True))
-    shown = REPOSITORY / "results/figures/cpu/demo-table.svg"
+    shown = REPOSITORY / "docs/demo-table.svg"
     assert shown.read_text() == (tmp_path / "demo-table.svg").read_text()
     assert str(shown.relative_to(REPOSITORY)) in README.read_text()

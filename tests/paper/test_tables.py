@@ -161,7 +161,7 @@ def test_an_unknown_override_of_a_cell_is_an_input_error():
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path):
-    with pytest.raises(InputError, match=r"table or figure 'table99' is not known.*; allowed: table1, "):
+    with pytest.raises(InputError, match=r"table or figure 'table99' is not known \(did you mean table9"):
         tables.read("table99", "cpu")
     with pytest.raises(InputError, match=r"profile=gpu is not known.*; allowed: paper, cpu, smoke"):
         tables.read("table4", "gpu")

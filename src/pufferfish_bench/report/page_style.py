@@ -44,7 +44,7 @@ nav a { padding: .25rem .4rem; min-width: 1rem; text-align: center }
 nav .kind { margin-left: .7rem; color: var(--faint); font-size: .85rem }
 search { display: flex; flex-wrap: wrap; gap: .2rem .5rem; align-items: center; font-size: .9rem }
 search input { font: inherit; color: inherit; background: var(--back); border: 1px solid var(--faint); border-radius: .3rem;
-  padding: .25rem .5rem; width: 13rem } search output { color: var(--faint); min-width: 9rem }
+  padding: .25rem .5rem; width: 13rem } search output { color: var(--faint) }
 ::placeholder { color: var(--faint); opacity: 1 }
 @media screen and (min-width: 60rem) and (min-height: 35rem) {
   .bar { position: sticky; top: 0; z-index: 2 } html { scroll-padding-top: 4.5rem } }
