@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
+from torch import nn
 
 from pufferfish_bench.advisor import check, networks, overrides
 from pufferfish_bench.advisor.advice import methods_in
@@ -20,7 +22,7 @@ from pufferfish_bench.advisor.overrides import Chosen
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import advise as command_line
 from pufferfish_bench.cli import advisor_check
-from pufferfish_bench.config import parts
+from pufferfish_bench.config import batches, checks, parts
 from pufferfish_bench.config.build import composed
 from pufferfish_bench.config.settings import plain
 from pufferfish_bench.distributed import forecast
@@ -65,7 +67,10 @@ def start(
 def test_the_command_prints_layers_methods_and_a_recommendation_and_writes_a_file_and_a_chart(tmp_path: Path):
     done = start("model=resnet18", *TOY, *QUICK, "network=1gbit", "workers=[2,8]", "out=found/x", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "found").iterdir()} == {"x.json", "x.png", "x.svg"}
+    written = ["x.json", "x.png", "x.svg"]
+    assert sorted(path.name for path in (tmp_path / "found").iterdir()) == written
+    said = [line for line in done.stdout.splitlines() if line.startswith("written")]
+    assert said == [f"written: found/{name}" for name in written]
     found = json.loads((tmp_path / "found" / "x.json").read_text())
     assert [each["workers"] for each in found["recommendations"]] == [2, 8]
     for each in found["recommendations"]:
@@ -99,6 +104,23 @@ def test_text_models_are_measured_too(model: str, advise: Advise):
     kinds = {layer["kind"] for layer in found["layers"]}
     assert kinds == {"lstm": {"LSTM"}, "transformer": {"Linear"}}[model]
     assert found["methods"][0]["messages"] == [["allreduce", 4 * found["parameters"]["full-rank"]]]
+
+
+def test_a_model_that_a_run_refuses_is_refused(advise: Advise, capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit):
+        advise("model=any", "model.net._target_=tests.advisor.test_command.Named", "profile=smoke", "batch_size=4", *QUICK)
+    assert "the model returns dict for a batch of images; a tensor (1, 10) is expected" in capsys.readouterr().err
+
+
+class Named(nn.Module):
+    """Returns a mapping, as a model with several outputs does."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, num_classes)
+
+    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.layer(images.mean((2, 3)))}
 
 
 def test_json_goes_to_standard_output_alone(advise: Advise, capsys: pytest.CaptureFixture):
@@ -175,6 +197,90 @@ def test_a_model_without_layers_to_factorise_gets_advice_on_the_other_methods(wo
     assert not any(layer["factor"] for layer in found["layers"])
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Advise:
+    """Run pufferfish-advise as if every model were measured in no time; return its JSON."""
+    vanilla = forecast.Method(
+        "vanilla", "full-rank", "allreduce", {"forward": 1.0}, 0.0, 0.0, 0.0, (("allreduce", 8),), False, 0, 1,
+        overrides=("method=vanilla", "reducer=allreduce"),
+    )  # fmt: skip
+
+    def measure(config: Any, network: networks.Network, choices: dict[str, str]) -> tuple[dict[str, Any], networks.Network]:
+        found = {"batch_size": config.batch_size, "epochs": config.epochs, "warmup_epochs": config.warmup_epochs, "rounds": 7}
+        return found | {"methods": [vanilla.as_data()], "includes_slower_layers": False}, network
+
+    def run(*words: str) -> dict[str, Any]:
+        monkeypatch.setattr(command_line, "measure", measure)
+        monkeypatch.setattr(sys, "argv", ["pufferfish-advise", *words, "json=true"])
+        command_line.run()
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "batch_size"),
+    [
+        (["model=resnet18", "workers=16"], 8),  # the recipe's 128 images, divided
+        (["model=resnet18", "workers=48"], 128),  # which do not divide them: each worker has 128
+        (["model=resnet18", "workers=[16,32]"], 128),
+        (["model=resnet18", "workers=16", "batch_size=32"], 32),
+        (["model=resnet18", "workers=16", "profile=smoke"], 64),  # that of the recipe for each worker
+        (["model=resnet18", "workers=16", "schedule.batch=256"], 16),
+        (["model=lstm", "workers=2..1024"], 20),
+        (["model=lstm", "workers=16", "profile=cpu"], 20),
+        (["model=any", "model.net._target_=tests.support.nets.Pool", "workers=16", "schedule.batch=null"], 128),
+    ],
+)
+def test_the_printed_command_trains_each_worker_with_the_batch_that_was_measured(
+    words: list[str], batch_size: int, unmeasured: Advise, monkeypatch: pytest.MonkeyPatch
+):
+    found = unmeasured(*words)
+    assert found["batch_size"] == batch_size
+    for each in found["recommendations"]:
+        command = shlex.split(each["command"])
+        settings = command[command.index("pufferfish_bench") + 1 :]
+        assert settings == each["overrides"]
+        monkeypatch.setenv("WORLD_SIZE", str(each["workers"]))
+        config = composed(settings)
+        checks.check_numbers(config)  # is accepted
+        assert (config.workers, config.batch_size) == (each["workers"], batch_size)
+        assert each["global_batch"] == batches.record(config)["global_batch"] == batch_size * each["workers"]
+
+
+def test_the_advice_says_which_batch_it_measured_and_whether_it_is_that_of_the_recipe(unmeasured: Advise):
+    measured = "measured with a batch of {} on each worker, with which the command below trains."
+    assert report.batch_sentence(unmeasured("model=resnet18", "workers=16")) == measured.format(8)
+    assert report.batch_sentence(unmeasured("model=resnet18", "workers=16", "profile=smoke")) == measured.format(64)
+    chosen_for = "but the learning rate of this recipe was chosen for {}: see schedule.scale in docs/many-workers.md."
+    said = report.batch_sentence(unmeasured("model=lstm", "workers=2..1024"))
+    assert said == (
+        f"{measured.format(20)} The global batch is then 20 x workers (40 with 2 workers, 20,480 with 1,024 workers), "
+        f"{chosen_for.format(20)}"
+    )
+    said = report.batch_sentence(unmeasured("model=resnet18", "workers=16", "batch_size=32"))
+    assert said == f"{measured.format(32)} The global batch is then 32 x workers (512 with 16 workers), {chosen_for.format(128)}"
+
+
+def test_the_command_starts_the_machines_of_a_cloud_instance(unmeasured: Advise):
+    def started(*words: str) -> tuple[str, str]:
+        found = unmeasured("model=resnet18", *words)
+        return found["recommendations"][0]["command"].split(" -m ")[0], report.machines_sentence(found)
+
+    several = "--rdzv-id pufferfish --rdzv-backend c10d --rdzv-endpoint $MASTER:29500"
+    everywhere = "on all machines at the same time; MASTER is the address of one of them: see docs/many-workers.md."
+    here = "on one machine; for several see docs/many-workers.md."
+    assert started("network=p3.8xlarge", "workers=16") == (f"torchrun --nnodes 4 {several} --nproc-per-node 4", everywhere)
+    assert started("network=p3.2xlarge", "workers=8") == (f"torchrun --nnodes 8 {several} --nproc-per-node 1", everywhere)
+    for words in (("network=p3.8xlarge", "workers=2"), ("network=p3.8xlarge", "workers=6"), ("network=10gbit", "workers=16")):
+        assert started(*words) == (f"torchrun --nproc-per-node {words[1].removeprefix('workers=')}", here)
+
+
+def test_a_model_of_the_users_has_its_own_name(unmeasured: Advise):
+    assert unmeasured("model=any", "model.net._target_=tests.support.nets.Pool")["model"] == "Pool"
+    assert unmeasured("model=vgg19")["model"] == "vgg19"
+
+
 @pytest.fixture(scope="module")
 def methods() -> dict[str, tuple[str, ...]]:
     """Every reducer on a network of which the advisor leaves some layers."""
@@ -229,7 +335,7 @@ def test_names_that_look_like_numbers_reach_the_run_unchanged():
 
 def test_only_the_settings_that_a_run_has_are_passed_on():
     given = ["model=vgg19", "network=10gbit", "+model.net.x=1", "workers=2..8", "run=a", "batch_size=3", "out=x", "~model.kind"]
-    assert overrides.shared(given) == ["model=vgg19", "+model.net.x=1", "batch_size=3", "~model.kind"]
+    assert overrides.shared(given) == ["model=vgg19", "+model.net.x=1", "~model.kind"]  # the advice names the batch itself
 
 
 def test_the_network_is_measured_between_the_ranks_of_torchrun(tmp_path: Path):
@@ -283,6 +389,7 @@ def test_help_and_settings_do_not_wait_for_torch(flags: list[str], tmp_path: Pat
 def test_networks_are_rates_files_runs_and_cloud_instances(tmp_path: Path):
     assert networks.parse("8gbit", "2ms").link == networks.Link(2e-3, 1e9)
     assert networks.parse("p3.2xlarge", "50us").link.bandwidth == 1.25e9
+    assert (networks.parse("p3.8xlarge", "50us").gpus, networks.parse("8gbit", "50us").gpus) == (4, None)
     (tmp_path / "own.json").write_text('{"bandwidth": "8mbit", "latency": 0.5}')
     assert networks.parse(str(tmp_path / "own.json"), "50us").link == networks.Link(0.5, 1e6)
     measured = {"network": {kind: {"latency": 0.1, "bandwidth": 7.0} for kind in ("allreduce", "allgather")}}
@@ -293,6 +400,9 @@ def test_networks_are_rates_files_runs_and_cloud_instances(tmp_path: Path):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(InputError):
             networks.parse(str(tmp_path / "bad.json"), "50us")
+    (tmp_path / "bare.json").write_text('{"bandwidth": 10, "latency": "50us"}')
+    with pytest.raises(InputError, match=r'bandwidth=10 in .*bare.json has no unit: write it as text with one, such as "10gbit"'):
+        networks.parse(str(tmp_path / "bare.json"), "50us")
     for entry in networks.cloud().values():
         assert entry["source"].startswith("https://")
         assert entry["date"]

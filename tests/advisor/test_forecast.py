@@ -13,7 +13,7 @@ from pufferfish_bench.advisor import advice, decisions
 from pufferfish_bench.advisor import networks as settings
 from pufferfish_bench.advisor.decisions import Timing
 from pufferfish_bench.distributed import forecast, prediction, units
-from pufferfish_bench.distributed.forecast import Method
+from pufferfish_bench.distributed.forecast import Method, Training
 from pufferfish_bench.records.measured import Link
 
 SECONDS = st.floats(1e-4, 10.0)
@@ -93,7 +93,7 @@ def test_a_method_pays_exactly_where_its_predicted_step_is_shorter(
     other: Method, baseline: Method, workers: int, margin: float, links: dict[str, Link], somewhere: float
 ):
     baseline = replace(baseline, overlapped=False)
-    where = forecast.pays(other, baseline, workers, links, margin)
+    where = forecast.pays(Training(other), baseline, workers, links, margin)
     own, plain = (forecast.step_seconds(each, workers, forecast.scaled(links, somewhere)) for each in (other, baseline))
     assume(where is None or not at_an_end(somewhere, where))
     assume(abs((1 + margin) * own / plain - 1) > 1e-9)
@@ -105,7 +105,7 @@ def test_just_below_break_even_a_method_pays_and_just_above_it_does_not(other: M
     # the baseline sends most, and computes less than the other by more than the latency of its message
     baseline = method(seconds=1e-5, messages=(("allreduce", 10**28),))
     links["allreduce"] = replace(links["allreduce"], latency=0.0)
-    where = forecast.pays(other, baseline, workers, links)
+    where = forecast.pays(Training(other), baseline, workers, links)
     assert where.low == 0.0
     gaps = []
     for bandwidth in (0.999 * where.high, where.high, 1.001 * where.high):
@@ -135,7 +135,7 @@ def test_each_collective_costs_its_own_latency_and_bandwidth(other: Method, work
 @given(methods(), methods("vanilla"), st.integers(2, 64))
 def test_the_break_even_bandwidth_is_that_of_the_what_if_model(other: Method, baseline: Method, workers: int):
     other, baseline = replace(other, overlapped=False), replace(baseline, overlapped=False)
-    where = forecast.pays(other, baseline, workers, uniform(1.0))
+    where = forecast.pays(Training(other), baseline, workers, uniform(1.0))
     point = prediction.break_even(baseline.at(workers), other.at(workers), workers, 1e-4)
     if point.bandwidth is None:
         assert where in (None, forecast.Range(0.0, inf))
@@ -153,7 +153,7 @@ def test_regimes_cover_all_bandwidths_and_name_the_method_that_is_recommended_th
 ):
     named = [replace(each, label=f"m{place}", reducer=f"m{place}") for place, each in enumerate(others)]
     baseline = replace(baseline, overlapped=False)
-    found = forecast.regimes(named, baseline, workers, links, 0.02)
+    found = forecast.regimes([Training(each) for each in named], baseline, workers, links, 0.02)
     assert found[0].range.low == 0.0
     assert found[-1].range.high == inf
     assert all(one.range.high == other.range.low for one, other in pairwise(found))
@@ -194,7 +194,7 @@ def test_a_method_that_pays_only_between_two_bandwidths_is_named_below_and_above
     # with 2 workers: backward 0.5 s, 1000 bytes on the wire; overlap costs 10 messages more of 0.01 s, and saves at most 0.45 s
     vanilla = method(messages=(("allreduce", 1000),))
     ddp = method("DDP", messages=(("allreduce", 100),) * 10, overlapped=True)
-    found = forecast.regimes([ddp], vanilla, 2, uniform(1.0, 0.01), 0.02)
+    found = forecast.regimes([Training(ddp)], vanilla, 2, uniform(1.0, 0.01), 0.02)
     assert [regime.method for regime in found] == [None, ddp, None]
     low, high = found[1].range.low, found[1].range.high
     first, last = (units.show_bits(8 * end) for end in (low, high))
@@ -210,7 +210,7 @@ def test_without_a_limit_of_bandwidth_no_infinite_number_is_written():
     advised = decisions.recommend([vanilla, lighter], 16, uniform(inf, 0.0))
     assert advised.sentence == "without a limit of bandwidth and with 16 workers: lighter, 2.0x"
     figures = {kind: {"latency": 0.0, "bandwidth": inf} for kind in ("allreduce", "allgather")}
-    measured = {"methods": [vanilla.as_data(), lighter.as_data()], "includes_slower_layers": False, "rounds": 7}
+    measured = {"methods": [vanilla.as_data(), lighter.as_data()], "includes_slower_layers": False, "rounds": 7, "batch_size": 8}
     found = advice.advise(measured | {"epochs": 1, "warmup_epochs": 0}, settings.measured(figures, "here"), [2, 16], [])
     text = json.dumps(found, allow_nan=False)
     assert "inf" not in text
@@ -226,11 +226,109 @@ def test_the_speedup_of_a_whole_run_counts_the_warm_up(
     warmup = data.draw(st.integers(0, epochs - 1))
     dense = replace(other, label="r", reducer="r")
     low_rank = replace(dense, label="Pufferfish + r", model="Pufferfish", seconds={"forward": 1e-3})
-    every, plan, links = [baseline, dense, low_rank], decisions.Plan(epochs, warmup), uniform(1e6)
+    every, links = [baseline, dense, low_rank], uniform(1e6)
     plain, full, low = (forecast.step_seconds(each, workers, links) for each in every)
     steps = [full] * warmup + [low] * (epochs - warmup)
-    assert decisions.whole_run(low_rank, every, workers, links, plan) == pytest.approx(epochs * plain / sum(steps))
-    assert decisions.whole_run(dense, every, workers, links, plan) == pytest.approx(plain / full)
+    _, of_dense, of_low_rank = forecast.trainings(every, decisions.Plan(epochs, warmup).warmup_share)
+    assert forecast.speedup(of_low_rank, baseline, workers, links) == pytest.approx(epochs * plain / sum(steps))
+    assert forecast.speedup(of_dense, baseline, workers, links) == pytest.approx(plain / full)
+
+
+@given(methods(), methods(), st.floats(0.01, 0.99), st.integers(2, 64), networks(), BANDWIDTHS)
+def test_the_mean_step_of_a_run_is_the_largest_of_its_lines(
+    one: Method, other: Method, share: float, workers: int, links: dict[str, Link], bandwidth: float
+):
+    run = Training(one, other, share)
+    expected = forecast.mean_seconds(run, workers, forecast.scaled(links, bandwidth))
+    found = forecast.mean_lines(run, workers, links)
+    assert forecast.at_bandwidth(found, bandwidth) == pytest.approx(expected)
+    assert found == sorted(found, key=lambda line: line[1])  # none is always below another
+    assert found == sorted(found, key=lambda line: -line[0])
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> list[Method]:
+    """Vanilla training, a few reducers on the full-rank network, and the same on Pufferfish's."""
+    vanilla = replace(draw(methods("vanilla")), overlapped=False, reducer="m0")
+    dense = [vanilla, *(replace(draw(methods(f"m{n}")), reducer=f"m{n}") for n in range(1, draw(st.integers(1, 3))))]
+    low_rank = [
+        replace(draw(methods(f"p{n}")), model="Pufferfish", reducer=each.reducer, noise=draw(st.sampled_from([0.0, 0.1])))
+        for n, each in enumerate(dense)
+    ]
+    left_out = draw(st.sampled_from([None, *range(1, len(dense) * 2)]))
+    return [replace(each, other_optimizer=place == left_out) for place, each in enumerate([*dense, *low_rank])]
+
+
+PLANS = st.integers(1, 300).flatmap(lambda epochs: st.builds(decisions.Plan, st.just(epochs), st.integers(0, epochs - 1)))
+
+
+def speedups(found: list[Method], workers: int, links: dict[str, Link], plan: decisions.Plan) -> dict[str, float]:
+    """The speed-up of a whole run with each method, epoch by epoch."""
+    step = {each.label: forecast.step_seconds(each, workers, links) for each in found}
+    first = {each.label: f"m{each.label[1:]}" if each.label.startswith("p") else each.label for each in found}
+    first |= {"p0": "vanilla"}
+    after = plan.epochs - plan.warmup_epochs
+    return {name: plan.epochs * step["vanilla"] / (plan.warmup_epochs * step[first[name]] + after * step[name]) for name in step}
+
+
+@given(candidates(), st.integers(2, 64), networks(), PLANS)
+def test_the_recommended_method_has_the_largest_speedup_of_a_whole_run(
+    found: list[Method], workers: int, links: dict[str, Link], plan: decisions.Plan
+):
+    whole = speedups(found, workers, links, plan)
+    least = {each.label: 1 + max(0.02, each.noise) for each in found[1:] if not each.other_optimizer}
+    assume(all(abs(whole[label] / limit - 1) > 1e-9 for label, limit in least.items()))
+    paying = {label: whole[label] for label, limit in least.items() if whole[label] > limit}
+    advised = decisions.recommend(found, workers, links, plan=plan)
+    assert (advised.method is None) == (not paying) == ("workers: none pays" in advised.sentence)
+    if advised.method:
+        assert advised.method.label in paying
+        assert paying[advised.method.label] * 1.02 >= max(paying.values()) * (1 - 1e-9)
+        assert advised.whole_run == pytest.approx(whole[advised.method.label])
+
+
+@given(candidates(), st.integers(2, 64), networks(), PLANS, BANDWIDTHS)
+def test_regimes_agree_with_the_recommendation_at_a_bandwidth_also_with_a_warm_up(
+    found: list[Method], workers: int, links: dict[str, Link], plan: decisions.Plan, bandwidth: float
+):
+    advised = decisions.recommend(found, workers, links, plan=plan)
+    regime = next((each for each in advised.regimes if bandwidth in each.range), None)
+    assume(regime is not None and not at_an_end(bandwidth, regime.range))
+    there = decisions.recommend(found, workers, forecast.scaled(links, bandwidth), plan=plan)
+    assert there.method == regime.method
+
+
+def test_a_faster_step_that_does_not_make_up_for_the_warm_up_is_not_recommended():
+    vanilla = method(seconds=1.0, reducer="allreduce")
+    ddp = method("DDP", seconds=0.9, messages=(("allreduce", 1),))
+    puffer = method("Pufferfish", seconds=0.85, model="Pufferfish", reducer="allreduce")
+    every = [vanilla, ddp, puffer]
+    assert decisions.recommend(every, 2, uniform(1e9, 0.0)).method is puffer
+    # with a warm-up of 8 of 10 epochs, a run takes 0.97 of the time: 1.03x, less than DDP; alone it pays, and with 9 it does not
+    assert decisions.recommend(every, 2, uniform(1e9, 0.0), plan=decisions.Plan(10, 8)).method is ddp
+    alone = decisions.recommend([vanilla, puffer], 2, uniform(1e9, 0.0), plan=decisions.Plan(10, 8))
+    assert alone.sentence.startswith("at 8 Gbit/s and 2 workers: Pufferfish, 1.2x a step (1.03x for the whole run")
+    assert decisions.recommend([vanilla, puffer], 2, uniform(1e9, 0.0), plan=decisions.Plan(10, 9)).method is None
+
+
+def test_the_table_says_where_a_whole_run_pays():
+    vanilla = method(seconds=1.0, reducer="allreduce", messages=(("allreduce", 10**9),))
+    puffer = method("Pufferfish", seconds=1.0, messages=(("allreduce", 10**8),), model="Pufferfish", reducer="allreduce")
+    network = settings.Network("n", uniform(1e9, 0.0), "given")
+    _, row = advice.rows([vanilla, puffer], 2, network, decisions.Plan(10, 5))
+    # 1.02 (1 + 0.5 * 1.1e9 / b) = 1 + 1e9 / b at b = 0.439e9 / 0.02 bytes
+    assert row["pays_below"] == pytest.approx(8 * 0.439e9 / 0.02)
+
+
+def test_a_recommended_topk_may_cost_accuracy():
+    vanilla = method(messages=(("allreduce", 10**9),))
+    sparse = method("top-k 1 %", messages=(("allgather", 10),), may_cost_accuracy=True)
+    assert decisions.recommend([vanilla, sparse], 2, uniform(1e9, 0.0)).sentence.startswith(
+        "at 8 Gbit/s and 2 workers: top-k 1 %, 2.0x, which may cost accuracy; "
+    )
+    assert "below 400 Gbit/s top-k 1 %, which may cost accuracy" in decisions.recommend(
+        [vanilla, sparse], 2, uniform(1e15, 0.0)
+    ).sentence  # fmt: skip
 
 
 def test_the_sentence_names_the_speedup_of_the_whole_run():
@@ -280,6 +378,17 @@ def test_only_layers_that_measured_faster_are_factorised(ranks: dict[str, int], 
         assert words.endswith("is faster") == (timing is not None and name not in found and bool(lower))
     assert all(found[name] == ranks[name] for name in found)
     assert not decisions.decide(None, {1: Timing(1.0, 0.1, 0.02)}).factor
+
+
+def test_a_layer_that_the_settings_keep_says_how_it_measured():
+    slower, faster, same = Timing(1.0, 1.2, 0.02), Timing(1.0, 0.5, 0.02), Timing(1.0, 1.0, 0.02)
+    assert decisions.decide(None, {8: slower, 4: slower}).words == "leave: kept by the settings (measured slower)"
+    assert decisions.decide(None, {8: slower, 4: faster, 2: faster}).words == (
+        "leave: kept by the settings (measured faster at rank 4)"
+    )
+    assert decisions.decide(None, {8: slower, 4: same}).words == "leave: kept by the settings (measured no faster)"
+    for rank in (None, 8):
+        assert decisions.decide(rank, {}).words == "leave: not used in the forward pass"
 
 
 def test_the_advice_on_a_layer_names_a_lower_rank_that_is_faster():

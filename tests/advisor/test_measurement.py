@@ -1,5 +1,6 @@
 """What the advisor measures: simulated workers against real ones, layers as a forward pass calls them, memory of reducers."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -7,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from pufferfish_bench import lowrank
-from pufferfish_bench.advisor import advice, batches, layer_times, measurement, method_costs, networks, whole_step
+from pufferfish_bench.advisor import advice, batches, decisions, layer_times, measurement, method_costs, networks, whole_step
+from pufferfish_bench.advisor.copies import duplicate
 from pufferfish_bench.advisor.overrides import Chosen
 from pufferfish_bench.advisor.whole_step import Conditions
+from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.distributed.simulated import SimulatedWorld
 from pufferfish_bench.distributed.world import single_process
 from pufferfish_bench.lowrank.lstm import LSTM
@@ -20,7 +24,7 @@ from pufferfish_bench.reducers import ddp
 from pufferfish_bench.report import advice as report
 from pufferfish_bench.training.precision import FullPrecision
 from tests.support import advisor_ranks
-from tests.support.nets import TinyNet
+from tests.support.nets import TinyNet, tiny_task
 from tests.support.reducers import attached, backward, reducer_named
 from tests.support.torchrun import RANKS, run_ranks
 
@@ -129,6 +133,120 @@ def test_equal_layers_are_measured_once_and_calls_are_counted():
     same = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)))
     groups = layer_times.used_layers(same, list("0123"), on(4, 16))
     assert [group.layers for group in groups] == [{"0": 1}, {"1": 1, "2": 1, "3": 1}]
+
+
+def test_a_layer_with_inputs_of_two_shapes_has_the_time_of_all_its_calls(monkeypatch: pytest.MonkeyPatch):
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.layer(x)).sum() + self.layer(torch.cat([x, x])).sum()
+
+    taken = iter([[4.0, 1.0], [2.0, 2.5], [9.0, 4.5]])  # of each group: dense, and at rank 8
+
+    def timed(work: dict[str, Any], how: Conditions) -> dict[str, list[float]]:
+        return {name: [seconds] for name, seconds in zip(work, next(taken), strict=True)}
+
+    monkeypatch.setattr(layer_times, "timed", timed)
+    monkeypatch.setattr(layer_times, "calls_in_a_row", lambda work, how: 1)
+    how = conditions(lambda model: model(torch.ones(4, 16)))
+    # three groups: the input of the second call needs a gradient, that of the third is larger
+    [found] = layer_times.measure(Twice(), lowrank.Choice({"layer": 8}, {}), (0.5,), how, "auto")
+    assert found.calls == 3
+    assert found.calls * found.dense == pytest.approx(4 + 2 + 9)
+    assert found.calls * found.ranks[8].seconds == pytest.approx(1 + 2.5 + 4.5)
+    assert found.ranks[8].ratio == pytest.approx(8 / 15)
+    assert found.input == (8, 16)
+
+
+def test_a_layer_that_is_never_called_has_a_row_that_says_so():
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare, self.used = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    found = measurement.measure(
+        subject(Unused(), lowrank.Choice({"spare": 4}, {}), on(4, 8)), (0.5,), 4, lambda words: None
+    )  # fmt: skip
+    spare, used = found["layers"]
+    assert (spare["layer"], spare["advice"], spare["calls"]) == ("spare", "leave: not used in the forward pass", 0)
+    assert spare["seconds"] is None
+    assert used["advice"].startswith("leave: kept by the settings (measured ")
+    text = io.StringIO()
+    report.layers(found | {"model": "m"}).show(Console(file=text, width=200))
+    assert "leave: not used in the forward pass" in text.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("normalised", [nn.utils.spectral_norm, nn.utils.weight_norm])
+def test_a_model_that_keeps_computed_weights_is_measured(normalised: Any):
+    model = nn.Sequential(normalised(nn.Linear(8, 512)), nn.Linear(512, 512), nn.Linear(512, 4))
+    who = replace(subject(model, lowrank.Choice({"1": 2}, {}), on(4, 8)), every_layer=True)
+    found = measurement.measure(who, (0.5,), 4, lambda words: None)
+    assert {method["model"] for method in found["methods"]} == {"full-rank", "Pufferfish"}
+    copied = duplicate(model)
+    torch.testing.assert_close(copied.state_dict(), model.state_dict())
+    inputs = torch.ones(4, 8)
+    before = copied.eval()(inputs)
+    with torch.no_grad():
+        next(model.parameters()).zero_()
+        torch.testing.assert_close(copied(inputs), before)  # its weights are its own
+
+
+def test_the_computation_of_pufferfish_is_the_dense_one_times_the_ratio_of_each_round(monkeypatch: pytest.MonkeyPatch):
+    def measured(steppers: dict[str, whole_step.Stepper], how: Conditions) -> dict[str, dict[str, float]]:
+        # the machine becomes slower in the middle of a round: the medians are 2 and 1.5, the median of the ratios is 0.5
+        for name, seconds in {"full-rank": (1.0, 2.0, 4.0), "Pufferfish": (0.5, 1.5, 2.0)}.items():
+            steppers[name]()  # leaves gradients
+            steppers[name].taken = [{"forward": 0.25 * each, "backward": 0.75 * each} for each in (9.0, *seconds)]
+        return {name: whole_step.computation(stepper.taken) for name, stepper in steppers.items()}
+
+    monkeypatch.setattr(whole_step, "measure", measured)
+    who = replace(subject(TinyNet(), lowrank.Choice({"fc1": 3}, {}), on(4, 3, 8, 8)), every_layer=True)
+    found = measurement.measure(who, (0.5,), 4, lambda words: None)
+    assert found["steps"]["full-rank"] == {"backward": 1.5, "forward": 0.5}
+    assert found["steps"]["Pufferfish"] == pytest.approx({"backward": 0.75, "forward": 0.25})
+    [own] = [method for method in found["methods"] if method["label"] == "Pufferfish"]
+    assert sum(own["seconds"].values()) == pytest.approx(1.0)
+    # of 0.5, 1 and 2 times the median
+    assert found["noise"]["full-rank"] == pytest.approx(2 * 1.2533 * 1.4826 * 0.5 / 3**0.5)
+    assert found["noise"]["Pufferfish"] == own["noise"] == found["step_ratio"]["noise"]
+    assert "full-rank 2 s (noise 107%), Pufferfish 1 s (noise 2%)" in report.step_sentence(found)
+    [warning] = report.noise_warnings(found)
+    assert warning.startswith("the noise of the whole step is 107%, above 10%")
+    assert report.noise_warnings(found | {"noise": {"full-rank": 0.1, "Pufferfish": 0.02}}) == []
+
+
+@pytest.mark.parametrize("warmup_epochs", [0, 1])
+def test_the_memory_of_pufferfish_is_that_of_its_larger_phase(warmup_epochs: int):
+    who = subject(TinyNet(), lowrank.Choice({"fc1": 1}, {}), on(4, 3, 8, 8))
+    who = replace(who, every_layer=True, plan=decisions.Plan(3, warmup_epochs))
+    found = {method["label"]: method["memory"] for method in measurement.measure(who, (), 4, lambda words: None)["methods"]}
+    if warmup_epochs:
+        assert found["Pufferfish"] == found["vanilla"]
+        assert found["Pufferfish + DDP"] == found["DDP"]
+    else:
+        assert found["Pufferfish"] < found["vanilla"]
+        assert found["Pufferfish + DDP"] < found["DDP"]
+
+
+def test_a_model_whose_output_a_run_refuses_is_refused():
+    class Pair(nn.Module):
+        def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return images.flatten(1)[:, :4], None
+
+    facts, sample = {"input": {"kind": "images"}, "classes": 4}, [torch.zeros(1, 3, 8, 8)]
+    for model in (Pair(), nn.Flatten()):
+        with pytest.raises(InputError) as of_run:
+            tiny_task().prepare(model, sample)
+        with pytest.raises(InputError) as of_advice:
+            batches.of_sample(sample, facts, batch_size=6, length=9, model=model, device=CPU)
+        assert str(of_run.value) == str(of_advice.value)
 
 
 def test_measuring_leaves_the_model_as_it_was():

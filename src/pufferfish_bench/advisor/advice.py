@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from pufferfish_bench.advisor import decisions
-from pufferfish_bench.advisor.decisions import LEAST_GAIN, Plan
+from pufferfish_bench.advisor.decisions import LEAST_GAIN, Plan, Recommendation
 from pufferfish_bench.advisor.networks import Network
 from pufferfish_bench.distributed import forecast
 from pufferfish_bench.distributed.forecast import Method
@@ -20,7 +20,6 @@ UNKNOWN = (
 
 def advise(measured: Mapping[str, Any], network: Network, workers: Sequence[int], words: Sequence[str]) -> dict[str, Any]:
     """The measurements with a forecast for each number of workers. `words`: what of the user's command line a run understands."""
-    doubt = "from two rounds only, no basis for a decision: " if measured["rounds"] <= decisions.FEW_ROUNDS else ""
     methods = methods_in(measured)
     allowed = [method for method in methods if not measured["includes_slower_layers"] or method.model != decisions.PUFFERFISH]
     plan = Plan(measured["epochs"], measured["warmup_epochs"])
@@ -37,22 +36,31 @@ def advise(measured: Mapping[str, Any], network: Network, workers: Sequence[int]
         "workers": list(workers),
         "margin": LEAST_GAIN,
         "forecasts": [row for count in workers for row in rows(methods, count, network, plan)],
-        "recommendations": [
-            {
-                "workers": each.workers,
-                "method": each.method.label if each.method else None,
-                "speedup": each.speedup,
-                "sentence": doubt + each.sentence,
-                "regimes": [
-                    {"above": bits(its.range.low), "below": bits(its.range.high), "method": its.method and its.method.label}
-                    for its in each.regimes
-                ],
-                "overrides": [*words, *(each.method or methods[0]).overrides],
-                "command": decisions.command([*words, *(each.method or methods[0]).overrides], each.workers, shlex.quote),
-            }
-            for each in found
-        ],
+        "recommendations": [recommendation(each, measured, methods[0], network, words) for each in found],
         "unknown": list(UNKNOWN),
+    }
+
+
+def recommendation(
+    found: Recommendation, measured: Mapping[str, Any], vanilla: Method, network: Network, words: Sequence[str]
+) -> dict[str, Any]:
+    """A recommendation with the settings that train with it: each worker has the batch that was measured."""
+    doubt = "from two rounds only, no basis for a decision: " if measured["rounds"] <= decisions.FEW_ROUNDS else ""
+    settings = [*words, f"batch_size={measured['batch_size']}", *(found.method or vanilla).overrides]
+    return {
+        "workers": found.workers,
+        "global_batch": found.workers * measured["batch_size"],
+        "method": found.method.label if found.method else None,
+        "speedup": found.speedup,
+        "whole_run": found.whole_run,
+        "sentence": doubt + found.sentence,
+        "regimes": [
+            {"above": bits(its.range.low), "below": bits(its.range.high), "method": its.method and its.method.label}
+            for its in found.regimes
+        ],
+        "overrides": settings,
+        "machines": decisions.machines(found.workers, network.gpus),
+        "command": decisions.command(settings, found.workers, shlex.quote, network.gpus),
     }
 
 
@@ -64,12 +72,13 @@ def rows(methods: Sequence[Method], workers: int, network: Network, plan: Plan) 
     """The forecast of every method, compared with the first."""
     plain = forecast.step_seconds(methods[0], workers, network.links)
     found = []
-    for method in methods:
+    for run in forecast.trainings(methods, plan.warmup_share):
+        method = run.method
         step = forecast.step_seconds(method, workers, network.links)
-        where = forecast.pays(method, methods[0], workers, network.links, LEAST_GAIN)
+        where = forecast.pays(run, methods[0], workers, network.links, LEAST_GAIN)
         found.append({
             "workers": workers, "method": method.label, "seconds": step, "speedup": plain / step,
-            "whole_run": decisions.whole_run(method, methods, workers, network.links, plan), "bytes": method.bytes_sent,
+            "whole_run": forecast.speedup(run, methods[0], workers, network.links), "bytes": method.bytes_sent,
             "memory": method.memory, "estimate": method.overlapped,
             "other_optimizer": method.other_optimizer, "pays": where is not None,
             "pays_above": bits(where.low) if where else None, "pays_below": bits(where.high) if where else None,

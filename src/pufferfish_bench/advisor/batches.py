@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.core import Task
+from pufferfish_bench.tasks.images.task import ImageClassification
 from pufferfish_bench.training.memory_format import is_channels_last
 
 Loss = Callable[[nn.Module], Tensor]
@@ -44,6 +45,8 @@ def of_sample(
     if kind == "sentence pairs":
         source, target = (integers((batch_size, length), facts, device) for _ in range(2))
         return lambda model: cross_entropy(model(source, target[:, :-1]), target[:, 1:])
+    if kind == "images" and "classes" in facts:
+        Images(int(facts["classes"])).check_output(model, sample)
     inputs = [repeated(tensor, batch_size, model, device) for tensor in sample]
     with torch.no_grad():
         logits = first_tensor(model(*inputs))
@@ -54,6 +57,13 @@ def of_sample(
         )
     labels = torch.randint(logits.shape[-1], logits.shape[:-1], device=device)
     return lambda model: cross_entropy(first_tensor(model(*inputs)), labels)
+
+
+class Images(ImageClassification):
+    """What the task of a run needs to check the output of a model."""
+
+    def __init__(self, classes: int):
+        self.classes = classes
 
 
 def integers(shape: tuple[int, int], facts: Mapping[str, Any], device: torch.device) -> Tensor:

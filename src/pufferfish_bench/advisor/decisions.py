@@ -8,7 +8,7 @@ from pufferfish_bench.distributed import forecast, units
 from pufferfish_bench.distributed.forecast import Method, Regime
 from pufferfish_bench.records.measured import Link
 
-LEAST_GAIN = 0.02  # a method pays if its step is shorter by more than this
+LEAST_GAIN = 0.02  # a method pays if a whole run with it is faster by more than this
 FEW_ROUNDS = 2  # of quick=true: no basis for a decision
 LEAST_NOISE = 0.02  # a difference between two forms of a layer below 2 % is never more than noise
 VANILLA, PUFFERFISH = "vanilla", "Pufferfish"
@@ -42,18 +42,28 @@ class Decision:
 def decide(rank: int | None, timings: Mapping[int, Timing]) -> Decision:
     """A layer is factorised at the rank that the settings give it if that measured faster than dense by more than noise.
 
-    If not, the words name the highest of the lower ranks that did.
+    If not, the words name the highest of the lower ranks that did. Without a rank, the settings keep the layer.
     """
+    if not timings:
+        return Decision(False, "leave: not used in the forward pass")
     if rank is None:
-        return Decision(False, "leave: not chosen by model.low_rank")
+        return Decision(False, f"leave: kept by the settings ({compared(timings)})")
     timing = timings.get(rank)
     if timing is None:
-        return Decision(False, "leave: not used in the forward pass")
+        return Decision(False, f"leave: not measured at rank {rank}")
     if timing.faster:
         return Decision(True, f"factor at rank {rank}")
     words = "slower" if timing.slower else "no faster"
     lower = max((other for other, its in timings.items() if other < rank and its.faster), default=None)
     return Decision(False, f"leave: {words}" if lower is None else f"leave at rank {rank}: {words}; rank {lower} is faster")
+
+
+def compared(timings: Mapping[int, Timing]) -> str:
+    """How a layer that is kept measured at all of its ranks."""
+    faster = [rank for rank, timing in timings.items() if timing.faster]
+    if faster:
+        return f"measured faster at rank {max(faster)}"
+    return "measured slower" if all(timing.slower for timing in timings.values()) else "measured no faster"
 
 
 def recommended_ranks(ranks: Mapping[str, int], timings: Mapping[str, Mapping[int, Timing]]) -> dict[str, int]:
@@ -68,6 +78,11 @@ class Plan:
     epochs: int = 1
     warmup_epochs: int = 0
 
+    @property
+    def warmup_share(self) -> float:
+        """The fraction of the epochs that are warm-up."""
+        return self.warmup_epochs / self.epochs
+
 
 @dataclass(frozen=True)
 class Recommendation:
@@ -76,6 +91,7 @@ class Recommendation:
     workers: int
     method: Method | None
     speedup: float  # over vanilla training, of a step
+    whole_run: float  # the same, of a whole run, by which methods are compared
     regimes: Sequence[Regime]
     sentence: str
 
@@ -83,34 +99,29 @@ class Recommendation:
 def recommend(
     methods: Sequence[Method], workers: int, links: Mapping[str, Link], margin: float = LEAST_GAIN, plan: Plan | None = None
 ) -> Recommendation:
-    """`methods` begins with vanilla training, with which the others are compared.
+    """`methods` begins with vanilla training, with which the others are compared by the time of a whole run.
 
     Of methods that are equally fast within the margin, the one whose reducer comes first counts, full-rank before low-rank.
     A method that needs another optimizer is left out: whether that trains as well is not for a timer to say.
     """
-    baseline, *rest = methods
-    plan = plan or Plan()
+    baseline, plan = methods[0], plan or Plan()
     reducers = list(dict.fromkeys(method.reducer for method in methods))
-    others = sorted((each for each in rest if not each.other_optimizer), key=lambda method: reducers.index(method.reducer))
+    runs = [run for run in forecast.trainings(methods, plan.warmup_share)[1:] if not run.method.other_optimizer]
+    others = sorted(runs, key=lambda run: reducers.index(run.method.reducer))
     plain = forecast.step_seconds(baseline, workers, links)
-    times = {method.label: forecast.step_seconds(method, workers, links) for method in others}
-    paying = [method for method in others if (1 + max(margin, method.noise)) * times[method.label] < plain]
+    times = {run.method.label: forecast.mean_seconds(run, workers, links) for run in others}
+    paying = [run.method for run in others if (1 + max(margin, run.method.noise)) * times[run.method.label] < plain]
     best = forecast.preferred(paying, times, margin)
     found = forecast.regimes(others, baseline, workers, links, margin)
-    speedup = plain / times[best.label] if best else 1.0
+    speedup = plain / forecast.step_seconds(best, workers, links) if best else 1.0
+    whole = plain / times[best.label] if best else 1.0
     here = f"{at_rate(links['allreduce'].bandwidth)} {workers:,} workers: "
-    here += f"{best.label}, {gain(best, speedup, whole_run(best, methods, workers, links, plan), plan)}" if best else "none pays"
-    return Recommendation(workers, best, speedup, found, sentence(here, best, found, links["allreduce"].bandwidth))
+    here += f"{best.label}, {gain(best, speedup, whole, plan)}{accuracy(best)}" if best else "none pays"
+    return Recommendation(workers, best, speedup, whole, found, sentence(here, best, found, links["allreduce"].bandwidth))
 
 
-def whole_run(method: Method, methods: Sequence[Method], workers: int, links: Mapping[str, Link], plan: Plan) -> float:
-    """The speed-up of a whole run over vanilla training, the first of `methods`: the warm-up of Pufferfish is full-rank."""
-    plain, own = (forecast.step_seconds(each, workers, links) for each in (methods[0], method))
-    if method.model != PUFFERFISH or not plan.warmup_epochs:
-        return plain / own
-    [dense] = [each for each in methods if each.model != PUFFERFISH and each.reducer == method.reducer]
-    warmup = plan.warmup_epochs * forecast.step_seconds(dense, workers, links)
-    return plan.epochs * plain / (warmup + (plan.epochs - plan.warmup_epochs) * own)
+def accuracy(method: Method) -> str:
+    return ", which may cost accuracy" if method.may_cost_accuracy else ""
 
 
 def gain(best: Method, speedup: float, whole: float, plan: Plan) -> str:
@@ -158,10 +169,17 @@ def added(method: Method | None, best: Method | None) -> str:
     if method is None:
         return "none pays"
     if best and method.model == best.model == PUFFERFISH and best.label == PUFFERFISH:
-        return f"add {method.reducer}"
-    return method.label
+        return f"add {method.reducer}{accuracy(method)}"
+    return f"{method.label}{accuracy(method)}"
 
 
-def command(words: Sequence[str], workers: int, quote: Callable[[str], str]) -> str:
-    """The command line that trains with these settings, with all workers on one host."""
-    return " ".join([f"torchrun --nproc-per-node {workers} -m pufferfish_bench", *map(quote, words)])
+def machines(workers: int, gpus: int | None) -> int:
+    """The machines of `gpus` workers each; 1 if that number is not known or does not divide the workers."""
+    return workers // gpus if gpus and workers % gpus == 0 else 1
+
+
+def command(words: Sequence[str], workers: int, quote: Callable[[str], str], gpus: int | None = None) -> str:
+    """The command line that trains with these settings: on machines of `gpus` workers each, or with all workers on one."""
+    count = machines(workers, gpus)
+    several = f"--nnodes {count} --rdzv-id pufferfish --rdzv-backend c10d --rdzv-endpoint $MASTER:29500 " if count > 1 else ""
+    return " ".join([f"torchrun {several}--nproc-per-node {workers // count} -m pufferfish_bench", *map(quote, words)])

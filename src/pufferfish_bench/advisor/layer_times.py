@@ -8,13 +8,14 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pufferfish_bench import lowrank
+from pufferfish_bench.advisor.copies import tensors
 from pufferfish_bench.advisor.decisions import LEAST_NOISE, Timing
 from pufferfish_bench.advisor.whole_step import Conditions, over_ranks, timed
 from pufferfish_bench.bench import interleaved
@@ -33,10 +34,10 @@ class LayerTimes:
     name: str
     kind: str
     shape: tuple[int, int]  # of its matrix
-    input: tuple[int, ...]  # the shape of its input
+    input: tuple[int, ...]  # the shape of its input; of several, the one that takes most of the time
     calls: int  # in one forward pass
     weights: int
-    dense: float  # seconds of forward and backward of one call
+    dense: float  # seconds of forward and backward of one call; the mean over all calls
     ranks: dict[int, Timing] = field(default_factory=dict)
 
 
@@ -54,7 +55,7 @@ def measure(
     """The times of all layers that can be factorised and are used, in the order of the model."""
     names = list(dict.fromkeys([*factorable(model), *choice.ranks]))
     groups = used_layers(model, names, conditions)
-    found: dict[str, LayerTimes] = {}
+    found: dict[str, list[LayerTimes]] = {}
     for number, group in enumerate(groups, start=1):
         first = next(iter(group.layers))
         layer = lowrank.get_layer(model, first)
@@ -66,15 +67,34 @@ def measure(
             factors = nn.Sequential(lowrank.random_factors(layer, rank).train())
             memory_format.prepare(factors, conditions.device, channels_last)
             work[str(rank)] = call(factors[0], group.arguments, conditions)
-        label, calls = f"layer {number} of {len(groups)}, {first}", calls_in_a_row(work[DENSE], conditions)
-        taken = timed({f"{label}, {form}": repeated(piece, calls) for form, piece in work.items()}, conditions)
-        by_form = {form.rpartition(", ")[2]: [each / calls for each in seconds] for form, seconds in taken.items()}
+        label, in_a_row = f"layer {number} of {len(groups)}, {first}", calls_in_a_row(work[DENSE], conditions)
+        taken = timed({f"{label}, {form}": repeated(piece, in_a_row) for form, piece in work.items()}, conditions)
+        by_form = {form.rpartition(", ")[2]: [each / in_a_row for each in seconds] for form, seconds in taken.items()}
         dense, timings = summarised(by_form, conditions)
         for name, calls in group.layers.items():
-            found[name] = LayerTimes(
-                name, type(layer).__name__, shape, input_shape(group.arguments), calls, weights(layer), dense, timings
-            )
-    return [found[name] for name in names if name in found]
+            its = (shape, input_shape(group.arguments), calls, weights(layer), dense, timings)
+            found.setdefault(name, []).append(LayerTimes(name, type(layer).__name__, *its))
+    return [over_inputs(found[name]) for name in names if name in found]
+
+
+def over_inputs(parts: Sequence[LayerTimes]) -> LayerTimes:
+    """The times of a layer that is called with inputs of several shapes: the mean over all calls."""
+    calls = sum(part.calls for part in parts)
+    times = [part.calls * part.dense for part in parts]
+    dense = sum(times)
+
+    def mean(rank: int) -> Timing:
+        its = [part.ranks[rank] for part in parts]
+        seconds = sum(part.calls * timing.seconds for part, timing in zip(parts, its, strict=True)) / calls
+        ratio, uncertain = (
+            sum(time * getattr(timing, figure) for time, timing in zip(times, its, strict=True)) / dense
+            for figure in ("ratio", "noise")
+        )
+        return Timing(seconds, ratio, uncertain)
+
+    longest = parts[times.index(max(times))]
+    ranks = [rank for rank in longest.ranks if all(rank in part.ranks for part in parts)]
+    return replace(longest, calls=calls, dense=dense / calls, ranks={rank: mean(rank) for rank in ranks})
 
 
 def factorable(model: nn.Module) -> list[str]:
@@ -120,14 +140,6 @@ def signature(layer: nn.Module, arguments: Any) -> tuple[Any, ...]:
     return repr(layer), own, tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors(arguments))
 
 
-def tensors(thing: Any) -> list[Tensor]:
-    """The tensors in nested tuples, lists and mappings, in order."""
-    if isinstance(thing, Tensor):
-        return [thing]
-    parts = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, tuple | list) else ()
-    return [tensor for part in parts for tensor in tensors(part)]
-
-
 def detached(thing: Any) -> Any:
     """The same arguments outside the graph of the model; what needed a gradient still does."""
     if isinstance(thing, Tensor):
@@ -138,20 +150,20 @@ def detached(thing: Any) -> Any:
 
 
 def input_shape(arguments: Any) -> tuple[int, ...]:
-    return tuple(tensors(arguments)[0].shape)
+    return tuple(next(tensors(arguments)).shape)
 
 
 def call(layer: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], conditions: Conditions) -> Callable[[], None]:
     """One forward and backward pass of a layer."""
     positional, named = arguments
     with conditions.precision.autocast():
-        output = tensors(layer(*positional, **named))[0]
+        output = next(tensors(layer(*positional, **named)))
     gradient = torch.randn_like(output)
     wanted = [tensor for tensor in [*tensors(arguments), *layer.parameters()] if tensor.requires_grad]
 
     def both() -> None:
         with conditions.precision.autocast():
-            output = tensors(layer(*positional, **named))[0]
+            output = next(tensors(layer(*positional, **named)))
         torch.autograd.grad(output, wanted, gradient, allow_unused=True)
 
     return both

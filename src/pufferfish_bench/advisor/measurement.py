@@ -1,6 +1,5 @@
 """Measures a model on this device: its layers, its whole step dense and factorised, and every reducer on its gradients."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from pufferfish_bench import lowrank
 from pufferfish_bench.advisor import batches, decisions, layer_times, method_costs, overrides, whole_step
+from pufferfish_bench.advisor.copies import duplicate
 from pufferfish_bench.advisor.decisions import Timing
 from pufferfish_bench.advisor.layer_times import LayerTimes
 from pufferfish_bench.advisor.method_costs import MakeReducer
@@ -20,7 +20,7 @@ from pufferfish_bench.advisor.whole_step import Conditions, Stepper
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.bench import interleaved
 from pufferfish_bench.config import parts, restore
-from pufferfish_bench.config.build import build, sample_of
+from pufferfish_bench.config.build import build, sample_of, try_model
 from pufferfish_bench.config.checks import check_groups
 from pufferfish_bench.config.settings import plain
 from pufferfish_bench.distributed.forecast import Method
@@ -61,10 +61,12 @@ def subject(config: Any, world: World, rounds: int, choices: Mapping[str, str]) 
     torch.manual_seed(config.seed)
     model = build("model", config.model).to(world.device)
     memory_format.prepare(model, world.device, config.channels_last)
+    sample = [tensor.to(world.device) for tensor in sample_of(config)]
+    try_model(lambda: counting.forward(model, *sample), sample)
     choice, rank_ratio = chosen_layers(config, model)
     conditions = Conditions(
         world=world, optimizer=build("optimizer", config.optimizer), precision=precision, clip_norm=config.clip_norm,
-        loss=loss_of(config, model, world), rounds=rounds,
+        loss=loss_of(config, model, sample, world), rounds=rounds,
     )  # fmt: skip
     return Subject(
         model=model,
@@ -91,9 +93,8 @@ def chosen_layers(config: Any, model: nn.Module) -> tuple[lowrank.Choice, float]
     return lowrank.choose(model, **settings), settings["rank_ratio"]
 
 
-def loss_of(config: Any, model: nn.Module, world: World) -> batches.Loss:
+def loss_of(config: Any, model: nn.Module, sample: Sequence[Tensor], world: World) -> batches.Loss:
     """The loss of a random batch, or of the first batch of the data set."""
-    sample = [tensor.to(world.device) for tensor in sample_of(config)]
     if config.batch == "task":
         task = build("dataset", config.dataset, world=world)
         task.prepare(model, sample)
@@ -115,6 +116,11 @@ def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callabl
     steppers = {name: Stepper(net, who.reducers["allreduce"], how) for name, net in nets.items()}
     steps = whole_step.measure(steppers, how)
     whole = step_ratio(steppers, how)
+    noise = {FULL_RANK: step_noise(steppers[FULL_RANK], how)}
+    if whole:  # the ratio of each round, which other load on the machine changes less than the medians
+        noise[decisions.PUFFERFISH] = whole.noise
+        seconds = whole.ratio * whole_step.computing(steps[FULL_RANK])
+        steps[decisions.PUFFERFISH] = whole_step.as_long_as(steps[decisions.PUFFERFISH], seconds)
     states = {name: method_costs.state_bytes(stepper.optimizer) for name, stepper in steppers.items()}
     gradients = {name: method_costs.gradients_of(net) for name, net in nets.items()}
     del steppers  # and their buffers
@@ -125,8 +131,7 @@ def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callabl
         for name, net in nets.items()
         for method in methods_of(who, name, net, gradients.pop(name), steps[name], states[name], batch_size, chosen)
     ]
-    if whole:
-        methods = [replace(each, noise=whole.noise) if each.model == decisions.PUFFERFISH else each for each in methods]
+    methods = [as_in_a_run(each, methods, noise, who.plan) for each in methods]
     dense = sum(layer.dense * layer.calls for layer in layers)
     return {
         "batch_size": batch_size,
@@ -140,6 +145,7 @@ def measure(who: Subject, ratios: Sequence[float], batch_size: int, say: Callabl
         "left": {name or "the model itself": reason for name, reason in who.choice.left.items()},
         "parameters": {name: counting.parameters(net) for name, net in nets.items()},
         "steps": steps,
+        "noise": noise,
         "step_ratio": whole and {"ratio": whole.ratio, "noise": whole.noise, "faster": whole.faster},
         "rest_of_the_step": sum(seconds for section, seconds in steps[FULL_RANK].items() if section != "wait") - dense,
         "methods": [method.as_data() for method in methods],
@@ -157,9 +163,24 @@ def step_ratio(steppers: Mapping[str, Stepper], how: Conditions) -> Timing | Non
     return Timing(**whole_step.over_ranks(how.world, figures))
 
 
+def step_noise(stepper: Stepper, how: Conditions) -> float:
+    """How much the computation of a step varies: two standard errors of the median, relative to it."""
+    taken = [whole_step.computing(step) for step in stepper.taken[1:]]
+    return whole_step.over_ranks(how.world, {"noise": layer_times.noise([each / median(taken) for each in taken])})["noise"]
+
+
+def as_in_a_run(method: Method, methods: Sequence[Method], noise: Mapping[str, float], plan: decisions.Plan) -> Method:
+    """A method with the noise of its step, and the memory of the larger phase: Pufferfish's warm-up has the full-rank network."""
+    if method.model != decisions.PUFFERFISH:
+        return method
+    [before] = [each.memory for each in methods if each.model == FULL_RANK and each.reducer == method.reducer]
+    memory = max(method.memory, before) if plan.warmup_epochs else method.memory
+    return replace(method, noise=noise[method.model], memory=memory)
+
+
 def factorised(who: Subject, ranks: Mapping[str, int]) -> nn.Module:
     """The network that Pufferfish would train after its switch, with random factors."""
-    hybrid = copy.deepcopy(who.model)
+    hybrid = duplicate(who.model)
     lowrank.restructure(hybrid, ranks)
     memory_format.prepare(hybrid, who.conditions.device, who.channels_last)
     return hybrid
@@ -204,6 +225,7 @@ def methods_of(
                     *(layers if low_rank else ()),
                 ),
                 other_optimizer=chosen.other_optimizer,
+                may_cost_accuracy=chosen.may_cost_accuracy,
             )
         )
     return found
@@ -216,16 +238,18 @@ def layer_overrides(who: Subject, ranks: Mapping[str, int], layers: Sequence[Lay
 
 
 def layer_rows(who: Subject, layers: Sequence[LayerTimes]) -> list[dict[str, Any]]:
-    """The measured layers as plain data."""
+    """The layers that can be factorised as plain data; those that a forward pass does not call have no times."""
+    measured = {layer.name: layer for layer in layers}
     rows = []
-    for layer in layers:
-        rank = who.choice.ranks.get(layer.name)
-        decision = decisions.decide(rank, layer.ranks)
-        after = lowrank.weights_before_and_after(lowrank.get_layer(who.model, layer.name), rank)[1] if rank is not None else None
+    for name in dict.fromkeys([*layer_times.factorable(who.model), *who.choice.ranks]):
+        layer, rank, its = lowrank.get_layer(who.model, name), who.choice.ranks.get(name), measured.get(name)
+        decision = decisions.decide(rank, its.ranks if its else {})
+        after = lowrank.weights_before_and_after(layer, rank)[1] if rank is not None else None
+        ranks = {str(r): {"seconds": t.seconds, "ratio": t.ratio, "noise": t.noise} for r, t in its.ranks.items()} if its else {}
         rows.append({
-            "layer": layer.name, "kind": layer.kind, "shape": list(layer.shape), "input": list(layer.input), "calls": layer.calls,
-            "weights": layer.weights, "rank": rank, "weights_at_rank": after, "seconds": layer.dense,
-            "ranks": {str(rank): {"seconds": t.seconds, "ratio": t.ratio, "noise": t.noise} for rank, t in layer.ranks.items()},
+            "layer": name, "kind": type(layer).__name__, "shape": list(lowrank.matrix_shape(layer)),
+            "input": list(its.input) if its else None, "calls": its.calls if its else 0, "weights": layer_times.weights(layer),
+            "rank": rank, "weights_at_rank": after, "seconds": its.dense if its else None, "ranks": ranks,
             "factor": decision.factor, "advice": decision.words,
         })  # fmt: skip
     return rows

@@ -27,6 +27,7 @@ class Network:
     name: str
     links: Mapping[str, Link]  # by collective
     source: str
+    gpus: int | None = None  # of a machine, if that is known
 
     @property
     def link(self) -> Link:
@@ -52,7 +53,8 @@ def parse(text: str, latency: str) -> Network | None:
     if text in (table := cloud()):
         entry = table[text]
         words = f"{entry['provider']} {text}: up to {entry['bandwidth']}, {entry['source']}, {entry['date']}"
-        return Network(text, uniform(Link(fallback, units.bandwidth(entry["bandwidth"]))), f"{words}; latency {latency} assumed")
+        links = uniform(Link(fallback, units.bandwidth(entry["bandwidth"])))
+        return Network(text, links, f"{words}; latency {latency} assumed", entry["gpus"])
     path = Path(text)
     if path.exists():
         return from_file(path / RUN if path.is_dir() else path, fallback)
@@ -79,7 +81,9 @@ def from_file(path: Path, latency: float) -> Network:
             f'network={path} has no measured network; give {{"bandwidth": "10gbit", "latency": "50us"}} or {EXAMPLES}'
         )
     given = data.get("latency", latency)
-    rate = units.bandwidth(data["bandwidth"]) if isinstance(data["bandwidth"], str) else data["bandwidth"]
+    if not isinstance(data["bandwidth"], str):
+        raise InputError(f'bandwidth={data["bandwidth"]} in {path} has no unit: write it as text with one, such as "10gbit"')
+    rate = units.bandwidth(data["bandwidth"])
     delay = units.seconds(given) if isinstance(given, str) else given
     check(path, delay, rate)
     return Network(path.stem, uniform(Link(delay, rate)), f"from {path}")

@@ -7,9 +7,10 @@ from typing import Any
 
 from pufferfish_bench.base.errors import InputError
 
-# settings of pufferfish-advise that pufferfish-run does not have, or that mean something else there
+# settings of pufferfish-advise that pufferfish-run does not have, or that the advice itself gives
 OWN = {
     "network", "latency", "workers", "ratios", "layers", "rounds", "quick", "batch", "length", "run", "out", "json", "reducers",
+    "batch_size",
 }  # fmt: skip
 PLAIN = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -37,6 +38,11 @@ class Chosen:
     def other_optimizer(self) -> bool:
         """Signum has a momentum of its own, and works with SGD only."""
         return self.choice == "signum"
+
+    @property
+    def may_cost_accuracy(self) -> bool:
+        """Top-k sends only a few of the gradients."""
+        return self.choice == "topk"
 
     def words(self, *, has_momentum: bool) -> tuple[str, ...]:
         """The settings that choose it; `has_momentum`: the optimizer is one with a setting `momentum`, such as SGD."""

@@ -117,6 +117,12 @@ def computing(step: Mapping[str, float]) -> float:
     return sum(seconds for section, seconds in step.items() if section not in COMMUNICATION)
 
 
+def as_long_as(step: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """The same step with a computation of so many seconds, in the proportions of its sections."""
+    factor = seconds / computing(step)
+    return {section: taken if section in COMMUNICATION else factor * taken for section, taken in step.items()}
+
+
 def over_ranks(world: World, figures: Mapping[str, float]) -> dict[str, float]:
     """The mean over all ranks."""
     everywhere = world.gather(dict(figures))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from pufferfish_bench.advisor import networks
@@ -15,6 +16,7 @@ from pufferfish_bench.advisor.overrides import chosen_reducers, shared
 from pufferfish_bench.base.console import RANK, complain, complaints
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli.messages import command
+from pufferfish_bench.config import batches
 from pufferfish_bench.config.build import config_errors
 from pufferfish_bench.config.command_line import Job, for_each_config
 from pufferfish_bench.config.own_configs import config_dirs
@@ -36,30 +38,43 @@ def show(job: Job) -> None:
     with config_errors():
         check(config)
         network, workers = networks.parse(str(config.network), str(config.latency)), networks.worker_counts(plain(config.workers))
+        if config.batch_size is None:
+            config.batch_size = batches.to_measure(recipe_batch(config), workers)
         chosen_reducers(plain(config.reducers), job.choices)  # refuses what cannot be compared
         check_out(config.out)
         measured, network = measure(config, network, job.choices)
         if RANK:
             return
         flags = [word for folder in config_dirs(sys.argv[1:]) for word in ("--config-dir", folder)]
-        found = {"model": config.name} | advise(measured, network, workers, [*flags, *shared(job.overrides)])
+        measured |= {"model": config.name, "recipe_batch": recipe_batch(config)}
+        found = advise(measured, network, workers, [*flags, *shared(job.overrides)])
     if config.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     if config.out is not None:
         out = Path(config.out)
         write_json(out.with_name(f"{out.name}.json"), found)
     from pufferfish_bench.report import advice  # matplotlib takes a second
+    from pufferfish_bench.report.output import say_written
 
     if not config.json:
         advice.show(found, Console())
     if config.out is not None:
-        advice.draw(found, Path(config.out), Console(stderr=config.json))
+        console = Console(stderr=config.json)
+        say_written(out.with_name(f"{out.name}.json"), console)
+        advice.draw(found, out, console)
+
+
+def recipe_batch(config: Any) -> Any:
+    """The global batch that the recipe's learning rate was chosen for; None: not known."""
+    return OmegaConf.select(config, "schedule.batch")
 
 
 def check(config: Any) -> None:
     """Refuse wrong settings before torch is imported."""
     for key, least in (("batch_size", 1), ("rounds", 2), ("length", 2), ("epochs", 1), ("warmup_epochs", 0)):
         value = config[key]
+        if key == "batch_size" and value is None:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{key}={value} must be a whole number of at least {least}")
     if config.warmup_epochs >= config.epochs:
@@ -101,16 +116,16 @@ def measure(config: Any, network: networks.Network | None, choices: dict[str, st
     from pufferfish_bench.distributed import network as links
     from pufferfish_bench.distributed import world as worlds
 
-    def say(words: str) -> None:
+    def progress(words: str) -> None:
         if RANK == 0 and complaints.is_terminal:
             complain(words)
 
     world = worlds.join(config.device, timeout=config.rank_timeout, warn_after=config.rank_warning)
     if network is None:
-        say("measuring the network")
+        progress("measuring the network")
         network = networks.measured(links.measure(world), f"measured between {world.size} processes")
     subject = measurement.subject(config, world, FEW_ROUNDS if config.quick else config.rounds, choices)
-    measured = measurement.measure(subject, plain(config.ratios), config.batch_size, say)
+    measured = measurement.measure(subject, plain(config.ratios), config.batch_size, progress)
     if config.run is not None:
         ranks = measurement.stable_ranks(Path(config.run), subject, str(config.model.net.get("_target_")))
         for row in measured["layers"]:

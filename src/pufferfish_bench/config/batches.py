@@ -2,13 +2,15 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from omegaconf import DictConfig
 
 from pufferfish_bench.base.errors import InputError
 
 log = logging.getLogger(__name__)
+
+UNKNOWN = 128  # measured by pufferfish-advise if a recipe names no batch
 
 # by schedule.scale: how the learning rate grows with the batch
 RULES: dict[str, Callable[[float], float]] = {"none": lambda times: 1.0, "linear": lambda times: times, "sqrt": math.sqrt}
@@ -26,6 +28,19 @@ def per_worker(global_batch: int | None, workers: int) -> int:
             f"allowed, such as {nearest_divisor(global_batch, workers)}: start that many, or set batch_size= (of each worker)"
         )
     return global_batch // workers
+
+
+def to_measure(global_batch: object, workers: Sequence[int]) -> int:
+    """The batch of each worker that pufferfish-advise measures if batch_size is not set.
+
+    For one number of workers that divides the global batch of the recipe, the equal share, as in a run; else all of it.
+    """
+    if global_batch is None:
+        return UNKNOWN
+    if not is_count(global_batch):
+        raise InputError(f"schedule.batch={global_batch}: a whole number of at least 1 is expected, or null")
+    whole = int(str(global_batch))
+    return whole // workers[0] if len(workers) == 1 and whole % workers[0] == 0 else whole
 
 
 def nearest_divisor(number: int, to: int) -> int:

@@ -9,8 +9,9 @@ they are sent, each ready after its share of the backward pass, the step takes
 and never less than the step without communication. That is an estimate: it takes bytes for a measure of the time of the backward
 pass, and communication for free of computation.
 
-So every method takes, for given latencies, the largest of a few times that are affine in 1 / bandwidth. Where a method begins to
-pay, and where the fastest one changes, is solved exactly. Collectives may have different links: the bandwidth is that of
+So every method takes, for given latencies, the largest of a few times that are affine in 1 / bandwidth. A whole run with a
+warm-up takes a sum of two such maxima, which is the largest of all sums of two lines. Where a method begins to pay, and where the
+fastest one changes, is solved exactly. Collectives may have different links: the bandwidth is that of
 allreduce, and those of the others are in the same proportion to it as in the given links.
 """
 
@@ -48,6 +49,7 @@ class Method:
     overrides: tuple[str, ...] = ()  # settings of pufferfish-run that choose this method
     noise: float = 0.0  # relative, of its computation compared with that of the full-rank network: a smaller gain does not count
     other_optimizer: bool = False  # whether it needs another optimizer than the settings have: then it is not recommended
+    may_cost_accuracy: bool = False  # whether a recommendation has to say so
 
     @property
     def bytes_sent(self) -> int:
@@ -116,6 +118,69 @@ def step_seconds(method: Method, workers: int, links: Mapping[str, Link]) -> flo
     return at_bandwidth(lines(method, workers, links), finite(links["allreduce"].bandwidth))
 
 
+@dataclass(frozen=True)
+class Training:
+    """A whole run with a method. Its warm-up may be trained with another one."""
+
+    method: Method
+    warmup: Method | None = None
+    share: float = 0.0  # of the epochs that are warm-up
+
+
+def trainings(methods: Sequence[Method], share: float) -> list[Training]:
+    """A run with each method. A low-rank one has a warm-up, which trains the full-rank network with the same reducer.
+
+    `methods` begins with vanilla training; `share` is the fraction of the epochs that are warm-up.
+    """
+    full_rank = {method.reducer: method for method in methods if method.model == methods[0].model}
+    return [
+        Training(method, full_rank[method.reducer], share) if share and method.model != methods[0].model else Training(method)
+        for method in methods
+    ]
+
+
+def mean_seconds(training: Training, workers: int, links: Mapping[str, Link]) -> float:
+    """The predicted time of a step, as the mean over a whole run."""
+    own = step_seconds(training.method, workers, links)
+    if training.warmup is None:
+        return own
+    return training.share * step_seconds(training.warmup, workers, links) + (1 - training.share) * own
+
+
+def speedup(training: Training, baseline: Method, workers: int, links: Mapping[str, Link]) -> float:
+    """Of a whole run over one with `baseline`."""
+    return step_seconds(baseline, workers, links) / mean_seconds(training, workers, links)
+
+
+def mean_lines(training: Training, workers: int, links: Mapping[str, Link]) -> list[Line]:
+    """The mean step of a whole run takes the largest of these; see `lines`."""
+    own = envelope(lines(training.method, workers, links))
+    if training.warmup is None:
+        return own
+    warmup, share = envelope(lines(training.warmup, workers, links)), training.share
+    return envelope([
+        (share * fixed + (1 - share) * own_fixed, share * wire + (1 - share) * own_wire)
+        for fixed, wire in warmup
+        for own_fixed, own_wire in own
+    ])  # fmt: skip
+
+
+def envelope(found: Sequence[Line]) -> list[Line]:
+    """Those lines that are the largest at some bandwidth."""
+
+    def crossing(one: Line, other: Line) -> float:
+        return (one[0] - other[0]) / (other[1] - one[1])
+
+    kept: list[Line] = []
+    for line in sorted(found, key=lambda each: (each[1], each[0])):
+        while kept and kept[-1][0] <= line[0]:  # it has fewer bytes, and takes no longer without them either
+            kept.pop()
+        while len(kept) > 1 and crossing(kept[-1], line) <= crossing(kept[-2], kept[-1]):
+            kept.pop()
+        kept.append(line)
+    return kept
+
+
 def at_bandwidth(found: Sequence[Line], bandwidth: float) -> float:
     return max(fixed + wire / bandwidth for fixed, wire in found)
 
@@ -131,17 +196,17 @@ class Range:
         return self.low < bandwidth < self.high
 
 
-def pays(method: Method, baseline: Method, workers: int, links: Mapping[str, Link], margin: float = 0.0) -> Range | None:
-    """Where a step of `method`, made longer by `margin` or its noise, is shorter than one of `baseline`. None: nowhere.
+def pays(training: Training, baseline: Method, workers: int, links: Mapping[str, Link], margin: float = 0.0) -> Range | None:
+    """Where a whole run, made longer by `margin` or the noise of its method, is shorter than one of `baseline`. None: nowhere.
 
     The baseline must not overlap. The bandwidth is that of allreduce; see `scaled`.
 
     With x = 1 / bandwidth, each line must satisfy (1 + margin) (a + b x) < A + B x: a half-line of x.
     """
-    margin = max(margin, method.noise)
+    margin = max(margin, training.method.noise)
     [(fixed, wire)] = lines(baseline, workers, links)
     low, high = 0.0, inf  # of x
-    for own_fixed, own_wire in lines(method, workers, links):
+    for own_fixed, own_wire in mean_lines(training, workers, links):
         gain, growth = fixed - (1 + margin) * own_fixed, (1 + margin) * own_wire - wire  # growth * x < gain
         if growth > 0:
             high = min(high, gain / growth)
@@ -163,22 +228,22 @@ class Regime:
 
 
 def preferred(methods: Sequence[Method], times: Mapping[str, float], margin: float) -> Method | None:
-    """The first method whose step is at most `margin` longer than the shortest: a later one must be worth its complications."""
+    """The first method whose time is at most `margin` longer than the shortest: a later one must be worth its complications."""
     shortest = min((times[method.label] for method in methods), default=inf)
     return next((method for method in methods if times[method.label] <= (1 + margin) * shortest), None)
 
 
 def regimes(
-    methods: Sequence[Method], baseline: Method, workers: int, links: Mapping[str, Link], margin: float = 0.0
+    runs: Sequence[Training], baseline: Method, workers: int, links: Mapping[str, Link], margin: float = 0.0
 ) -> list[Regime]:
     """The preferred method of those that pay at every bandwidth, from slow networks to fast ones."""
-    found = {method.label: lines(method, workers, links) for method in methods}
-    where = {method.label: pays(method, baseline, workers, links, margin) for method in methods}
+    found = {run.method.label: mean_lines(run, workers, links) for run in runs}
+    where = {run.method.label: pays(run, baseline, workers, links, margin) for run in runs}
     ordered = [0.0, *critical([*found.values()], [range for range in where.values() if range], margin), inf]
     merged: list[Regime] = []
     for low, high in pairwise(ordered):
         inside = between(low, high)
-        paying = [method for method in methods if (its := where[method.label]) and inside in its]
+        paying = [run.method for run in runs if (its := where[run.method.label]) and inside in its]
         best = preferred(paying, {method.label: at_bandwidth(found[method.label], inside) for method in paying}, margin)
         if merged and merged[-1].method is best:
             low = merged.pop().range.low

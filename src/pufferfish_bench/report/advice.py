@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pufferfish_bench.base.console import say
 from pufferfish_bench.distributed import forecast, units
-from pufferfish_bench.distributed.forecast import Method
+from pufferfish_bench.distributed.forecast import Method, Training
 from pufferfish_bench.records import provenance
 from pufferfish_bench.records.measured import Link
 from pufferfish_bench.report import charts
@@ -20,6 +20,7 @@ from pufferfish_bench.report.output import Cell, Sheet, number
 
 SPAN = (1e7, 1e12)  # bits per second on the bandwidth axis
 FACTORISED = "Pufferfish"
+MOST_NOISE = 0.1  # of a whole step: above, a warning
 MOST_TABLES = 2  # with more numbers of workers, one table of speed-ups replaces the others
 
 Advice = Mapping[str, Any]
@@ -37,15 +38,37 @@ def show(advice: Advice, console: Console) -> None:
         methods(advice, workers).show(console)
     if len(counts) > MOST_TABLES:
         speedups(advice).show(console)
-    for warning in stable_rank_warnings(advice):
+    for warning in [*noise_warnings(advice), *stable_rank_warnings(advice)]:
         say(f"warning: {warning}", console)
     for found in advice["recommendations"]:
         say(found["sentence"], console, style="bold")
+    say(batch_sentence(advice), console)
     commands = {tuple(found["overrides"]): found["command"] for found in reversed(advice["recommendations"])}
     for command in reversed(commands.values()):
         say(f"  {command}", console)
-    say("all workers on one host; on several, give torchrun --nnodes and --rdzv-endpoint too.", console)
+    say(machines_sentence(advice), console)
     say(f"Not known here: {'; '.join(advice['unknown'])}.", console)
+
+
+def batch_sentence(advice: Advice) -> str:
+    """The batch that was measured, and whether it makes another global batch than that of the recipe."""
+    size, chosen_for = advice["batch_size"], advice.get("recipe_batch")
+    found = {each["workers"]: each["global_batch"] for each in advice["recommendations"]}
+    other = [f"{batch:,} with {workers:,} workers" for workers, batch in found.items() if batch != chosen_for]
+    words = f"measured with a batch of {size:,} on each worker, with which the command below trains"
+    if chosen_for is None or not other:
+        return f"{words}."
+    return (
+        f"{words}. The global batch is then {size:,} x workers ({', '.join(dict.fromkeys([other[0], other[-1]]))}), but the "
+        f"learning rate of this recipe was chosen for {chosen_for:,}: see schedule.scale in docs/many-workers.md."
+    )
+
+
+def machines_sentence(advice: Advice) -> str:
+    """Where to start the printed commands."""
+    if any(each["machines"] > 1 for each in advice["recommendations"]):
+        return "on all machines at the same time; MASTER is the address of one of them: see docs/many-workers.md."
+    return "on one machine; for several see docs/many-workers.md."
 
 
 def layers(advice: Advice) -> Sheet:
@@ -95,7 +118,8 @@ def fraction(ratio: float) -> str:
 
 def step_sentence(advice: Advice) -> str:
     steps = {name: sum(sections.values()) - sections.get("wait", 0.0) for name, sections in advice["steps"].items()}
-    shown = ", ".join(f"{name} {units.show_seconds(seconds)}" for name, seconds in steps.items())
+    noise = advice["noise"]
+    shown = ", ".join(f"{name} {units.show_seconds(seconds)} (noise {noise[name]:.0%})" for name, seconds in steps.items())
     words = f"a whole step without communication: {shown}; outside the layers above: "
     words += units.show_seconds(max(0.0, advice["rest_of_the_step"]))
     if (whole := advice["step_ratio"]) and not whole["faster"] and not advice["includes_slower_layers"]:
@@ -106,6 +130,17 @@ def step_sentence(advice: Advice) -> str:
     if FACTORISED not in steps:
         words += ". No layer that model.low_rank factorises is faster at its rank: Pufferfish is not considered"
     return f"{words}."
+
+
+def noise_warnings(advice: Advice) -> list[str]:
+    """Whether the measured step varied too much for a decision."""
+    largest = max(advice["noise"].values())
+    if largest <= MOST_NOISE:
+        return []
+    return [
+        f"the noise of the whole step is {largest:.0%}, above {MOST_NOISE:.0%}: the predictions are as uncertain. Use a machine "
+        f"on which nothing else runs, or more rounds (rounds={2 * advice['rounds']})"
+    ]
 
 
 def methods(advice: Advice, workers: int) -> Sheet:
@@ -122,22 +157,28 @@ def methods(advice: Advice, workers: int) -> Sheet:
     columns = ["method", "step", "speed-up", "whole run", "sent", "memory", "pays"]
     title = f"{workers:,} workers, {advice['network']['name']}"
     note = (
-        f"Network: {advice['network']['source']}. Memory: parameters, gradients, optimizer state, buffers of the reducer. "
-        f"A method pays where its step is at least {advice['margin']:.0%} shorter than that of the first one. "
-        f"Whole run: the speed-up of {advice['epochs']} epochs, {advice['warmup_epochs']} of them at full rank with Pufferfish."
+        f"Network: {advice['network']['source']}. Memory: parameters, gradients, optimizer state, buffers of the reducer, in the "
+        "larger phase of a run. "
+        f"Whole run: the speed-up of {advice['epochs']} epochs, {advice['warmup_epochs']} of them at full rank with Pufferfish. "
+        f"A method pays where its whole run is more than {advice['margin']:.0%}, and its noise, faster than the first one's."
     )
     return Sheet(title, columns, rows, note, dispensable=("memory",))
 
 
 def speedups(advice: Advice) -> Sheet:
     """The speed-up of each method for all numbers of workers."""
-    found = {(row["method"], row["workers"]): row["speedup"] for row in advice["forecasts"]}
+    found = {(row["method"], row["workers"]): row["whole_run"] for row in advice["forecasts"]}
     names = dict.fromkeys(name for name, _ in found)
     rows = [[name, *(number(found[name, workers], "{:.2f}x".format) for workers in advice["workers"])] for name in names]
     return Sheet(
-        f"speed-up over {next(iter(names))} by number of workers, {advice['network']['name']}",
+        f"speed-up of {whole_run(advice)} over {next(iter(names))} by number of workers, {advice['network']['name']}",
         ["method", *(f"{workers:,}" for workers in advice["workers"])], rows,
     )  # fmt: skip
+
+
+def whole_run(advice: Advice) -> str:
+    """What a speed-up is of: without a warm-up, that of a step is that of a whole run."""
+    return "a whole run" if advice["warmup_epochs"] else "a step"
 
 
 def where_it_pays(row: Mapping[str, Any]) -> str:
@@ -164,8 +205,9 @@ def stable_rank_warnings(advice: Advice) -> list[str]:
 
 
 def draw(advice: Advice, out: Path, console: Console) -> None:
-    """The speed-up of each method over bandwidth, a panel for each number of workers (at most four)."""
-    found = [Method.from_data(data) for data in advice["methods"]]
+    """The speed-up of a whole run with each method over bandwidth, a panel for each number of workers (at most four)."""
+    methods = [Method.from_data(data) for data in advice["methods"]]
+    found = forecast.trainings(methods, advice["warmup_epochs"] / advice["epochs"])
     counts = some(advice["workers"], 4)
     links = {
         kind: Link(figures["latency"], inf if figures["bandwidth"] is None else figures["bandwidth"])
@@ -176,7 +218,7 @@ def draw(advice: Advice, out: Path, console: Console) -> None:
         panels = figure.subplots(1, len(counts), sharey=True, squeeze=False)[0]
         for axes, workers in zip(panels, counts, strict=True):
             panel(axes, found, workers, links)
-        panels[0].set_ylabel("speed-up over vanilla training, predicted")
+        panels[0].set_ylabel(f"speed-up of {whole_run(advice)} over vanilla training, predicted")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=charts.SMALL + 2)
         latency = units.show_seconds(links["allreduce"].latency)
         words = f"{advice['model']}, batch {advice['batch_size']} per worker, latency {latency}"
@@ -185,16 +227,16 @@ def draw(advice: Advice, out: Path, console: Console) -> None:
         charts.save(figure, out, console)
 
 
-def panel(axes: Any, found: Sequence[Method], workers: int, links: Mapping[str, Link]) -> None:
+def panel(axes: Any, found: Sequence[Training], workers: int, links: Mapping[str, Link]) -> None:
     span = np.geomspace(*SPAN, 121)
     scaled = [forecast.scaled(links, bits / 8) for bits in span]
-    plain = [forecast.step_seconds(found[0], workers, here) for here in scaled]
-    colours = {reducer: place for place, reducer in enumerate(dict.fromkeys(method.reducer for method in found))}
-    for method in found[1:]:
-        times = [forecast.step_seconds(method, workers, here) for here in scaled]
+    baseline = found[0].method
+    colours = {reducer: place for place, reducer in enumerate(dict.fromkeys(run.method.reducer for run in found))}
+    for run in found[1:]:
+        speedup, method = [forecast.speedup(run, baseline, workers, here) for here in scaled], run.method
         low_rank = method.model == FACTORISED
         axes.plot(
-            span, np.divide(plain, times), label=method.label, color=charts.LINES[colours[method.reducer] % len(charts.LINES)],
+            span, speedup, label=method.label, color=charts.LINES[colours[method.reducer] % len(charts.LINES)],
             linestyle="-" if low_rank else "--", linewidth=2 if low_rank else 1.2,
         )  # fmt: skip
     axes.axhline(1.0, color=charts.GREY, linewidth=1)
