@@ -127,15 +127,14 @@ def beside_others(records: Iterable[Record], asked: Quantity) -> bool:
     return asked.is_time and any(machine_load.had_company(record.run) for record in records)
 
 
-def seeds_missing(relation: Relation, table: PaperTable, found: Mapping[str, Sequence[Record]]) -> str | None:
+def seeds_missing(relation: Relation, table: PaperTable, found: Mapping[str, Sequence[Record]]) -> str:
     """How many of the seeds that were fixed in advance are there, if some are missing: a test before the end would be a peek.
 
-    A single seed of the paper's profile is compared with the paper's own spread.
+    A single seed has a verdict of its own; under the paper's profile it is compared with the paper's own spread.
     """
     ends = [found[cell] for cell, _ in relation.ends if table.cell(cell).has_seeds]
     done = min((len(records) for records in ends), default=table.seeds)
-    alone = table.profile == "paper" and done == 1
-    return f"{done} of {table.seeds} seeds" if done < table.seeds and not alone else None
+    return f"{done} of {table.seeds} seeds" if 1 < done < table.seeds else ""
 
 
 def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcome:
@@ -169,9 +168,7 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
             judgement = judgement.without_verdict(why)
         elif beside_others(runs, asked):
             judgement = judgement.without_verdict(verdicts.BESIDE_OTHERS, keep_interval=True)
-        elif relation.gates and (why := failures(findings[relation.gates])):
-            judgement = judgement.without_verdict(verdicts.not_tested(why), keep_interval=True)
-        elif judgement.p is not None and (why := seeds_missing(relation, table, found)):
+        elif why := (relation.gates and failures(findings[relation.gates])) or seeds_missing(relation, table, found):
             judgement = judgement.without_verdict(verdicts.not_tested(why), keep_interval=True)
         claims.append(Claim(relation, asked, paper, judgement))
     gaps = gap_curves(table, found, samples, numbers, incomparable)
