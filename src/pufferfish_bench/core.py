@@ -191,6 +191,12 @@ class Method:
     def check(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Raise an InputError for a model, an optimizer or settings that do not work, before training starts."""
 
+    def rehearse(self, model: nn.Module, sample: Sequence[Any]) -> None:
+        """Try what the surgeries will do, on a sample of the model's input; raise an InputError if the model will fail then.
+
+        Called after `check`, before training starts. Must leave the model as it was.
+        """
+
     def phase_started(self, run: Run) -> None:
         """Called once per phase on all ranks, after the surgery and before the first step; model, optimizer and reducer are set.
 

@@ -49,6 +49,11 @@ class Net(nn.Module):
         return self.head(self.grouped(self.body(self.stem(images).relu()).relu()).relu().mean((2, 3)))
 
 
+class Fails(Net):
+    def forward(self, images):
+        return super().forward(images) * (1 / (1 - self.training))
+
+
 def nothing():
     return None
 """
@@ -137,6 +142,12 @@ def test_a_masked_language_model_that_is_interrupted_ends_like_one_that_is_not(
             "method=eb_train cannot prune the channels of this model",
         ),
         (("model.net._target_=timm.create_model", "model.net.model_name=nope"), "Unknown model (nope)"),
+        ((f"{TORCHVISION}.resnet18", "model.net.weights=NOPE"), "resnet18 cannot be built: KeyError: 'NOPE'"),
+        (
+            (f"{TORCHVISION}.googlenet", "model.net.init_weights=false"),
+            "the model returns GoogLeNetOutputs for a batch of images in training; a tensor (2, 10) is expected; switch its",
+        ),
+        (("model.net._target_=my_own_net.Fails",), "fails in training on an input of 2x3x32x32 (ZeroDivisionError: division by"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(invoke: Command, words: tuple[str, ...], sentence: str):

@@ -1,12 +1,13 @@
 """Which settings are refused, and with which message; which settings a recipe fills in."""
 
+import enum
 import functools
 import itertools
 import random
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
@@ -345,11 +346,62 @@ def test_a_range_contains_the_values_between_its_bounds(value: float, low: float
         (list[str], [[], ["a"]], ["a", [1], None]),
         (dict[str, int], [{}, {"a": 1}], [[], "a", None]),
         (functools.partial, [], [1, "a", None, []]),  # built from a config group
+        (list, [[], [1, "a"]], ["a", 1, None, {}]),
+        (tuple, [[], [1, "a"]], ["a", 1]),
+        (Sequence, [[], [1, "a"]], ["a", 1]),
+        (Iterable, [[], [1, "a"]], ["a", 1]),
+        (Iterable[int], [[], [1]], ["a", 1, ["a"]]),
+        (set[int], [[1, 2]], [1, ["a"]]),
+        (dict, [{}, {"a": 1}], [[], "a"]),
+        (Mapping, [{}, {"a": 1}], [[], "a"]),
+        (list | None, [None, [1]], ["a"]),
+        (object, [1, "a", None, [], {}], []),
     ],
 )
 def test_values_fit_their_types(annotation: object, good: list, bad: list):
     assert all(signatures.fits(value, annotation) for value in good)
     assert not any(signatures.fits(value, annotation) for value in bad)
+
+
+class Weights(enum.Enum):
+    DEFAULT = 1
+
+
+def foreign(
+    widths: list, sizes: tuple, options: dict, names: Sequence, numbers: Iterable[int], block: type, weights: Weights | None,
+    path: Path, rate: float, act: Callable[[], None], several: list[Weights],
+) -> None:  # fmt: skip
+    """As a user may annotate a constructor."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"widths": [8, 16], "sizes": [1, 2], "options": {"a": 1}, "names": ["a"], "numbers": [1], "several": ["DEFAULT"]}, None),
+        ({"block": "Basic", "weights": "DEFAULT", "path": "a/b", "rate": 1}, None),
+        ({"weights": None}, None),
+        ({"widths": 8}, "x.widths=8: a list is expected"),
+        ({"options": [1]}, r"x.options=\[1\]: a mapping is expected"),
+        ({"numbers": ["a"]}, r"x.numbers=\['a'\]: a list whose items are each an integer is expected"),
+        ({"rate": "fast"}, "x.rate=fast: a number is expected"),
+        ({"act": "relu"}, "x.act=relu: a mapping with _target_ is expected"),
+    ],
+)
+def test_a_foreign_constructor_is_refused_only_what_its_types_exclude(settings: dict, sentence: str | None):
+    if sentence is None:
+        signatures.check_arguments("x", settings, foreign, complete=False)
+    else:
+        with pytest.raises(InputError, match=sentence):
+            signatures.check_arguments("x", settings, foreign, complete=False)
+
+
+def test_weights_of_torchvision_may_be_given_by_name_and_types_of_this_package_and_of_torch_are_strict():
+    signatures.check("model.net", {"_target_": "torchvision.models.resnet18", "weights": "DEFAULT"})
+    with pytest.raises(InputError, match=r"optimizer\.betas=.*: a list of 2 "):
+        signatures.check("optimizer", {"_target_": "torch.optim.AdamW", "betas": ["a", "b"]}, given=("params",))
+    method = {"_target_": "pufferfish_bench.methods.pufferfish.Pufferfish", "_partial_": True, "trigger": "plateau"}
+    with pytest.raises(InputError, match=r"method\.trigger=plateau: a mapping with _target_ is expected"):
+        signatures.check("method", method)
 
 
 def test_forwarded_keyword_arguments_are_checked_against_the_function_that_receives_them():

@@ -57,24 +57,25 @@ def test_the_ends_in_the_order_of_execution_and_early_layers_that_gain_nothing_s
     found = lowrank.resolve(Planted(), SAMPLE, AUTO)
     assert found["first"] is None
     kept = found["keep"]
-    assert kept.keys() == {"stem", "head", "pointwise"}
-    assert (kept["stem"], kept["head"]) == (FIRST, LAST)
-    assert "not cheaper when factored" in kept["pointwise"]
+    assert kept.keys() == {"stem", "head", "pointwise", "unused"}
+    assert (kept["stem"], kept["head"], kept["unused"]) == (FIRST, LAST, auto.UNCALLED)
+    assert "not cheaper when factored: an estimated cost of" in kept["pointwise"]
+    assert "MACs instead of" in kept["pointwise"]
     choice = lowrank.choose(Planted(), **found)
-    assert choice.ranks.keys() == {"wide", "later_pointwise", "narrow", "narrower", "unused"}
+    assert choice.ranks.keys() == {"wide", "later_pointwise", "narrow", "narrower"}
     assert choice.left == kept
 
 
 def test_keep_auto_alone_and_first_auto_alone():
     keep = lowrank.resolve(Planted(), SAMPLE, AUTO | {"first": None})
-    assert (keep["first"], keep["keep"]) == (None, {"stem": FIRST, "head": LAST})
+    assert (keep["first"], keep["keep"]) == (None, {"stem": FIRST, "head": LAST, "unused": auto.UNCALLED})
     first = lowrank.resolve(Planted(), SAMPLE, AUTO | {"keep": ["he*", "stem"]})
     assert first["keep"].keys() == {"head", "stem", "pointwise"}
     assert first["keep"]["head"] == first["keep"]["stem"] == "in low_rank.keep"
     assert lowrank.resolve(Planted(), SAMPLE, AUTO | {"keep": []})["keep"].keys() == {"stem", "pointwise"}  # up to the wide layer
     named = lowrank.resolve(Planted(), SAMPLE, AUTO | {"first": "pointwise"})
-    assert (named["first"], named["keep"]) == ("pointwise", {"stem": FIRST})  # the head is registered before
-    assert lowrank.choose(Planted(), **named).ranks.keys() == {"pointwise", "later_pointwise", "narrow", "narrower", "unused"}
+    assert (named["first"], named["keep"]) == ("pointwise", {"stem": FIRST, "unused": auto.UNCALLED})  # head: before
+    assert lowrank.choose(Planted(), **named).ranks.keys() == {"pointwise", "later_pointwise", "narrow", "narrower"}
 
 
 def test_if_no_layer_gets_cheaper_only_the_ends_stay_dense():

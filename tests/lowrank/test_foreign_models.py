@@ -118,7 +118,7 @@ def test_a_layer_subclass_of_timm_is_named_by_its_class():
     timm_layers = pytest.importorskip("timm.layers")
     model = nn.Sequential(nn.Linear(8, 8), timm_layers.Conv2dSame(4, 8, 3))
     choice = lowrank.choose(model, keep=[], first=None, rank_ratio=0.25)
-    assert choice.left == {"1": "Conv2dSame may not compute the same as its base class"}
+    assert choice.left == {"1": "timm.layers.conv2d_same.Conv2dSame may not compute the same as its base class"}
 
 
 def test_a_class_that_only_has_the_name_conv1d_is_not_taken_for_hugging_faces():

@@ -1,6 +1,10 @@
 """SwitchToLowRank in a plain loop and in a DistributedDataParallel loop of two processes."""
 
 import copy
+import re
+import textwrap
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import lr_scheduler
 
 from pufferfish_bench import lowrank
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.lowrank import LowRank
+from pufferfish_bench.lowrank import switch as switch_module
 from tests.support.nets import TinyNet
 from tests.support.torchrun import RANKS, run_ranks
 
@@ -88,6 +94,50 @@ def test_a_factor_is_in_the_group_of_its_weight_and_a_bias_in_its_own_with_all_s
     outside = {"norm.weight"}
     assert decided[2] == set(after.values()) - decided[0] - decided[1] - outside
     assert [group["lr"] for group in torch.optim.SGD(found).param_groups] == [0.3, 0.2, 0.1]
+
+
+@pytest.mark.parametrize("before", [True, False])  # whether the schedule takes its step before the switch
+@pytest.mark.parametrize(
+    "kind",
+    [
+        partial(lr_scheduler.StepLR, step_size=3, gamma=0.5),
+        partial(lr_scheduler.CosineAnnealingLR, T_max=8),
+        partial(lr_scheduler.LambdaLR, lr_lambda=lambda epoch: 0.9**epoch),
+        partial(lr_scheduler.LinearLR, start_factor=0.2, total_iters=6),
+        partial(lr_scheduler.OneCycleLR, max_lr=0.5, total_steps=9),
+    ],
+)
+@pytest.mark.parametrize("epoch", [2, 3, 4])
+def test_the_documented_schedule_gives_the_learning_rates_of_training_without_a_switch(
+    epoch: int, kind: Callable[..., lr_scheduler.LRScheduler], before: bool
+):
+    found = re.search(
+        r"(    if groups := switch\(optimizer\):\n        rates.*?)\n\n", switch_module.__doc__ or "", flags=re.DOTALL
+    )
+    assert found
+    snippet = textwrap.dedent(found[1])
+    built = "torch.optim.lr_scheduler.StepLR(optimizer, step_size=30)"
+    assert built in snippet
+
+    def rates(switched: bool) -> list[float]:
+        model = TinyNet()
+        names: dict[str, Any] = {"torch": torch, "build": kind, "optimizer": sgd(model)}
+        names["switch"] = lowrank.SwitchToLowRank(model, epoch=epoch, **CHOICE)
+        names["scheduler"] = kind(names["optimizer"])
+        seen = []
+        for _ in range(8):
+            seen.append(names["optimizer"].param_groups[0]["lr"])
+            names["optimizer"].step()
+            if before:
+                names["scheduler"].step()
+            if switched:
+                exec(snippet.replace(built, "build(optimizer)"), names)
+            if not before:
+                names["scheduler"].step()
+        assert bool(names["switch"].done) == switched
+        return seen
+
+    assert rates(switched=True) == rates(switched=False)
 
 
 def test_carried_momentum_is_the_chain_rule_of_the_old_one():
@@ -191,6 +241,11 @@ def test_a_model_with_nothing_to_factorise_is_refused_with_the_reasons():
     ("settings", "words"),
     [
         ({"epoch": 1}, r"need sample=\[\.\.\.\]"),
+        (
+            {"epoch": 1, "sample": [torch.zeros(1, 3, 9)]},
+            r"the model fails on the sample, 1x3x9 \(RuntimeError: .*\): sample must hold the arguments of one forward pass",
+        ),
+        ({"epoch": 1, "sample": SAMPLE * 2, **CHOICE}, r"the model fails on the sample, 1x3x8x8 and 1x3x8x8 \(TypeError: "),
         ({"epoch": 0, **CHOICE}, "epoch=0 must be an integer of at least 1"),
         ({"epoch": True, **CHOICE}, "epoch=True must be an integer"),
         ({"epoch": 1, **CHOICE, "rank_ratio": 2}, "rank_ratio=2 is outside"),

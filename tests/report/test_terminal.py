@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from torch import nn
 
-from pufferfish_bench.core import Method, Run
-from pufferfish_bench.report import tables
+from pufferfish_bench.core import Method, Operation, Phase, Run, Surgery
+from pufferfish_bench.report import describe, tables
 from pufferfish_bench.report.output import Cell, Sheet
 from pufferfish_bench.training.pace import SlowRun
 from pufferfish_bench.training.terminal import Terminal
@@ -151,6 +152,46 @@ def test_a_table_that_fits_is_printed_as_it_is():
     table.add_row("one", "1.5")
     tables.show(table, console)
     assert "seconds per epoch" in console.file.getvalue()
+
+
+GROUPED = {
+    "stem": "the first weight layer", "head": "the last weight layer", "": "Net holds scale itself",
+    "b.0": "grouped convolution (groups=4)", "b.1": "grouped convolution (groups=8)",
+    "c.0": "already low-rank", "c.1": "already low-rank", "b.2": "grouped convolution (groups=16)",
+    "d": "too thin to gain: 9 weights at rank 1 instead of 8",
+    "e.0": "its weight is unused: who knows", "e.1": "its weight is unused: who knows",
+}  # fmt: skip
+LINES = [
+    "not factorised: stem: the first weight layer",
+    "not factorised: head: the last weight layer",
+    "not factorised: the model itself: Net holds scale itself",
+    "not factorised: 3 layers: grouped convolution: b.0, b.1, b.2",
+    "not factorised: 2 layers: already low-rank: c.0, c.1",
+    "not factorised: d: too thin to gain: 9 weights at rank 1 instead of 8",
+    "not factorised: 2 layers: its weight is unused: who knows: e.0, e.1",
+]
+
+
+def test_layers_that_stay_dense_for_the_same_reason_share_a_line_in_a_run_and_in_both_descriptions(tmp_path: Path):
+    class Leaving(Surgery):
+        def operate(self, run: Run) -> Operation:
+            return Operation({"layers": {}, "left": GROUPED})
+
+    class Leaves(Method):
+        def plan(self, epochs: int, model: nn.Module) -> list[Phase]:
+            return [Phase("all", range(epochs), surgery=Leaving())]
+
+    printed = io.StringIO()
+    train(tmp_path, Leaves(), observers=[Terminal(console=Console(file=printed, width=500))])
+    assert [line.strip() for line in printed.getvalue().splitlines() if "not factorised" in line] == LINES
+    shown = io.StringIO()
+    operation = {"phase": "all", "epoch": 0, "left": GROUPED}
+    describe.show_record({"settings": {"name": "a", "method": {}}, "operations": [operation]}, Console(file=shown, width=500))
+    assert [line for line in shown.getvalue().splitlines() if "not factorised" in line] == LINES
+    shown = io.StringIO()
+    description = {"model": "net", "layers": [], "left": GROUPED, "totals": {}, "also_counted": [], "note": ""}
+    describe.show(description, Console(file=shown, width=500))
+    assert [line for line in shown.getvalue().splitlines() if "not factorised" in line] == LINES
 
 
 def lines_of(tmp_path: Path, interval: float) -> list[str]:

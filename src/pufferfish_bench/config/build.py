@@ -60,6 +60,7 @@ def in_one_line(error: Exception) -> str:
     if isinstance(error, InstantiationException) and (reason := error.__cause__):
         part = re.search(r"(?:full_key:|target) '?([\w.]+)", str(error))
         said = " ".join(str(reason).split("Exception raised from")[0].split()) or type(reason).__name__
+        said = f"{type(reason).__name__}: {said}" if isinstance(reason, KeyError) else said  # whose message is only the key
         return f"{part[1] if part else 'a part'} cannot be built: {said}"
     return " ".join(str(error).split("\nConfig search path")[0].split())
 

@@ -96,6 +96,7 @@ def try_parts(parts: Parts, config: DictConfig, world: World) -> None:
 
     refuse_nonsense("optimizer", lambda: optimizer(model))
     refuse_nonsense("method", lambda: (check_plan(method.plan(config.epochs, model)), method.check(model, optimizer(model))))
+    method.rehearse(model, sample_on(world, config))
     refuse_nonsense("schedule", lambda: check_rates(parts.schedule, method.plan(config.epochs, model)))
     refuse_nonsense("reducer", try_reducers)
 

@@ -50,7 +50,7 @@ def check_arguments(
         if key not in takes or key in given:
             known = sorted(elsewhere.get(name, f"{path}.{name}") for name in set(takes) - set(given))
             raise InputError(f"there is no setting {elsewhere.get(key, f'{path}.{key}')}; there are {', '.join(known) or 'none'}")
-        check_value(elsewhere.get(key, f"{path}.{key}"), value, takes[key].annotation)
+        check_value(elsewhere.get(key, f"{path}.{key}"), value, takes[key].annotation, foreign=is_foreign(target))
     for key, parameter in takes.items():
         if complete and parameter.default is parameter.empty and key not in settings and key not in given:
             raise InputError(f"{path}.{key} is not set: use {path}.{key}=VALUE")
@@ -147,20 +147,29 @@ def typed_hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def check_value(path: str, value: Any, annotation: Any) -> None:
-    """Refuse a value of the wrong type; a value with its own `_target_` is checked as a group."""
+def is_foreign(target: Callable[..., Any]) -> bool:
+    """Whether a class or function is not of this package."""
+    return (getattr(target, "__module__", None) or "").split(".")[0] != "pufferfish_bench"
+
+
+def check_value(path: str, value: Any, annotation: Any, *, foreign: bool) -> None:
+    """Refuse a value of the wrong type; a value with its own `_target_` is checked as a group.
+
+    The author of a `foreign` constructor may have had more in mind than its types say: those that are not plain data allow any
+    value, such as the name of a member of an Enum.
+    """
     if isinstance(value, Mapping) and TARGET in value:
         check(path, value)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{path}={value}: a finite number is expected")
-    elif not fits(value, annotation):
+    elif not fits(value, annotation, foreign):
         raise InputError(f"{path}={shown(value)}: {expected(annotation)} is expected")
 
 
-def fits(value: Any, annotation: Any) -> bool:
-    """Whether a plain value matches a type; types that are not plain data match no value."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation in (Any, inspect.Parameter.empty):
+def fits(value: Any, annotation: Any, foreign: bool = False) -> bool:
+    """Whether a plain value matches a type; types that are not plain data match no value, or any if they are `foreign`."""
+    origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
+    if annotation in (Any, object, inspect.Parameter.empty):
         return not (isinstance(value, float) and math.isnan(value))
     if annotation is float:
         return (isinstance(value, float) and math.isfinite(value)) or fits(value, int)
@@ -169,27 +178,44 @@ def fits(value: Any, annotation: Any) -> bool:
     if annotation in (bool, str, type(None)):
         return isinstance(value, annotation)
     if origin is Annotated:
-        return fits(value, arguments[0]) and all(value in limit for limit in arguments[1:] if isinstance(limit, Range))
+        return fits(value, arguments[0], foreign) and all(value in limit for limit in arguments[1:] if isinstance(limit, Range))
     if origin in (Union, types.UnionType):
-        return any(fits(value, argument) for argument in arguments)
+        return any(fits(value, argument, foreign) for argument in arguments)
     if origin is Literal:
         return isinstance(value, str | int) and value in arguments
     if is_kind(origin, Mapping):
         return isinstance(value, Mapping)
-    if origin is tuple and Ellipsis not in arguments:
-        return isinstance(value, list) and len(value) == len(arguments) and all(map(fits, value, arguments))
-    if is_kind(origin, Sequence):
-        return isinstance(value, list) and all(fits(item, arguments[0]) for item in value)
-    return False
+    if is_fixed(origin, arguments):
+        pairs = zip(value, arguments, strict=True) if isinstance(value, list) and len(value) == len(arguments) else None
+        return pairs is not None and all(fits(item, argument, foreign) for item, argument in pairs)
+    if holds_items(origin):
+        return isinstance(value, list) and all(fits(item, argument, foreign) for item in value for argument in arguments[:1])
+    return foreign and not is_built_only(origin)
 
 
 def is_kind(origin: Any, kind: type) -> bool:
     return inspect.isclass(origin) and issubclass(origin, kind)
 
 
+def is_fixed(origin: Any, arguments: Sequence[Any]) -> bool:
+    """Whether a type is a tuple with a fixed number of items."""
+    return origin is tuple and bool(arguments) and Ellipsis not in arguments
+
+
+def holds_items(origin: Any) -> bool:
+    """Whether a list is or becomes a value of this type: a list, a tuple, a set, or an abstract type that a list has."""
+    abstract = getattr(origin, "__module__", "") == "collections.abc" and is_kind(list, origin)
+    return abstract or origin in (list, tuple, set, frozenset)
+
+
+def is_built_only(origin: Any) -> bool:
+    """Whether values of a type have to be built by a `_target_`: functions, and objects of torch."""
+    return origin is Callable or (inspect.isclass(origin) and origin.__module__.split(".")[0] == "torch")
+
+
 def expected(annotation: Any) -> str:
     """A description of the values that an annotation allows."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
     if annotation in PLAIN:
         return PLAIN[annotation]
     if annotation is type(None):
@@ -201,12 +227,12 @@ def expected(annotation: Any) -> str:
         return " or ".join(expected(argument) for argument in arguments)
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
-    if origin is tuple and Ellipsis not in arguments:
+    if is_fixed(origin, arguments):
         return f"a list of {len(arguments)} ({', '.join(map(expected, arguments))})"
     if is_kind(origin, Mapping):
         return "a mapping"
-    if is_kind(origin, Sequence):
-        return f"a list whose items are each {expected(arguments[0])}"
+    if holds_items(origin):
+        return f"a list whose items are each {expected(arguments[0])}" if arguments else "a list"
     return f"a mapping with {TARGET}"
 
 

@@ -10,6 +10,7 @@
 
 resolve        what `keep: auto` and `first: auto` stand for, by a cost model
 choose         which layers to factorise, and at which ranks; also why others stay dense
+rehearse       try the low-rank layers in one forward pass: does the model's code work with them?
 factorise      replace layers by their truncated SVD
 merge          replace low-rank layers by dense ones
 stable_rank    how many directions a layer's matrix uses
@@ -42,6 +43,7 @@ from pufferfish_bench.lowrank.kinds import FactoredLayer, Layer, get_layer, matr
 from pufferfish_bench.lowrank.layers import LowRank
 from pufferfish_bench.lowrank.momentum import carries_momentum, carry_momentum, momentum_of
 from pufferfish_bench.lowrank.random_energy import random_energy
+from pufferfish_bench.lowrank.rehearsal import rehearse
 from pufferfish_bench.lowrank.svd import truncated_svd
 from pufferfish_bench.lowrank.switch import SwitchToLowRank
 
@@ -49,6 +51,6 @@ __all__ = [
     "Choice", "FactoredLayer", "Layer", "LowRank", "SwitchToLowRank", "arguments", "carries_momentum", "carry_momentum",
     "chain_rule", "check", "choose", "empty_factors", "factorisation_work", "factorise", "factorise_layer",
     "factorise_layers", "get_layer", "growth", "is_auto", "matrix_shape", "merge", "merge_layer", "momentum_of",
-    "random_energy", "random_factors", "rank_of", "replace", "replace_all", "resolve", "restructure", "stable_rank",
+    "random_energy", "random_factors", "rank_of", "rehearse", "replace", "replace_all", "resolve", "restructure", "stable_rank",
     "truncated_svd", "weights_before_and_after",
 ]  # fmt: skip

@@ -47,6 +47,18 @@ class LowRankAttention(nn.Module):
         return torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]) if self._qkv_same_embed_dim else None
 
     @property
+    def q_proj_weight(self) -> Tensor | None:
+        return None if self._qkv_same_embed_dim else self.q_proj.weight
+
+    @property
+    def k_proj_weight(self) -> Tensor | None:
+        return None if self._qkv_same_embed_dim else self.k_proj.weight
+
+    @property
+    def v_proj_weight(self) -> Tensor | None:
+        return None if self._qkv_same_embed_dim else self.v_proj.weight
+
+    @property
     def in_proj_bias(self) -> Tensor | None:
         biases = [bias for bias in (self.q_proj.bias, self.k_proj.bias, self.v_proj.bias) if bias is not None]
         return torch.cat(biases) if biases else None

@@ -3,7 +3,7 @@
 The decision is a function of shapes only, so that all ranks, a resumed run and another machine decide alike. It uses the roofline
 model: a kernel computes and moves numbers at the same time, and the slower of the two decides. The cost of a kernel is
 
-    cost = max(MACs, BALANCE x numbers moved)
+    cost = max(MACs, BALANCE x numbers moved)    in MACs
 
 A dense layer is one kernel that reads its inputs and writes its outputs. A factored layer is two: the first factor writes what
 the second one reads. Weights are not counted, because a whole batch shares them. BALANCE is how many multiply-accumulates a
@@ -13,20 +13,18 @@ which does not change a comparison.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
-from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.lowrank import counting
+from pufferfish_bench.lowrank import one_pass
 from pufferfish_bench.lowrank.choice import Choice, arguments, choose, factorable, inside_factored, with_other_matrices
 from pufferfish_bench.lowrank.kinds import get_layer, known_kind, matrix_shapes, weights_before_and_after
 
 AUTO = "auto"
+UNCALLED = "not called in the forward pass: unused, or other code reads its weight"
 BALANCE = 35  # MACs in the time of moving one number: a V100 in float32
 
 
@@ -64,8 +62,8 @@ def explicit(
 ) -> dict[str, Any]:
     """As `resolve`, with the settings as arguments.
 
-    keep: auto: the first and the last weight layer in the order of execution stay dense, and layers whose factors would not be
-        smaller; a rank in `ranks` overrides the latter.
+    keep: auto: the first and the last weight layer in the order of execution stay dense, layers that are not called, and layers
+        whose factors would not be smaller; a rank in `ranks` overrides the latter.
     first: auto: the early layers, in the order of execution, stay dense up to the first one that costs less when factored; none
         of them if no layer does.
     """
@@ -74,7 +72,7 @@ def explicit(
     # ranks may name layers that will be kept: `choose` with the explicit settings reports those that name nothing
     chosen = choose(model, keep=[] if keep == AUTO else keep, first=begin, **settings)
     calls = executed(model, sample)
-    kept = ends_and_thin(model, calls, chosen, ranks or {}) if keep == AUTO else as_reasons(model, keep)
+    kept = ends_uncalled_and_thin(model, calls, chosen, ranks or {}) if keep == AUTO else as_reasons(model, keep)
     if first == AUTO:
         candidates = {name: rank for name, rank in chosen.ranks.items() if name not in kept}
         kept |= slower_in_front(model, calls, candidates)
@@ -90,16 +88,18 @@ def as_reasons(model: nn.Module, keep: Sequence[str] | Mapping[str, str]) -> dic
     return {name: "in low_rank.keep" for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
 
 
-def ends_and_thin(
+def ends_uncalled_and_thin(
     model: nn.Module, calls: Mapping[str, list[tuple[int, Call | None]]], chosen: Choice, ranks: Mapping[str, int | float]
 ) -> dict[str, str]:
-    """The first and the last weight layer, if they would be factorised, and the layers that would not become smaller."""
+    """The layers that stay dense: the first and the last weight layer, those that are not called, those that are too thin."""
     kept = {}
     if calls:
         begin = min(calls, key=lambda name: calls[name][0][0])
         end = max(calls, key=lambda name: calls[name][-1][0])
         kept = {end: "the last weight layer", begin: "the first weight layer"}
     for name, rank in chosen.ranks.items():
+        if name not in calls:
+            kept[name] = UNCALLED
         dense, factors = weights_before_and_after(get_layer(model, name), rank)
         if factors >= dense and not any(fnmatch(name, str(pattern)) for pattern in ranks):
             kept.setdefault(name, f"too thin to gain: {factors:,} weights at rank {rank} instead of {dense:,}")
@@ -118,7 +118,9 @@ def slower_in_front(
         dense, factored = costs(get_layer(model, name), ranks[name], [call for _, call in calls[name] if call])
         if factored < dense:
             return kept
-        kept[name] = f"an early layer that is not cheaper when factored: cost {factored:,} instead of {dense:,}"
+        kept[name] = (
+            f"an early layer that is not cheaper when factored: an estimated cost of {factored:,} MACs instead of {dense:,}"
+        )
     return {}
 
 
@@ -170,8 +172,7 @@ def executed(model: nn.Module, sample: Sequence[Any]) -> dict[str, list[tuple[in
 
     handles = [handle for name in (*layers, *sorted(others | lookups)) for handle in hook(name)]
     try:
-        with unchanged(model):
-            counting.forward(model, *on_device_of(model, sample))
+        one_pass.run(model, sample)
     finally:
         for handle in handles:
             handle.remove()
@@ -191,29 +192,3 @@ def tensors(values: Any) -> Iterator[Tensor]:
     elif isinstance(values, list | tuple):
         for value in values:
             yield from tensors(value)
-
-
-def on_device_of(model: nn.Module, sample: Sequence[Any]) -> list[Any]:
-    """The sample on the device of the model."""
-    first = next(model.parameters(), None)
-    if first is None:
-        raise InputError("low_rank has auto, but the model has no parameters")
-    return [value.to(first.device) if isinstance(value, Tensor) else value for value in sample]
-
-
-@contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Restore the model's buffers and the state of the random number generators afterwards."""
-    before = [(module, dict(module._buffers)) for module in model.modules()]
-    values = {buffer: buffer.detach().clone() for buffer in model.buffers() if not buffer.is_meta}
-    devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        for module, buffers in before:
-            module._buffers.clear()
-            module._buffers.update(buffers)
-        with torch.no_grad():
-            for buffer, value in values.items():
-                buffer.copy_(value)

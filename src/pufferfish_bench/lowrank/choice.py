@@ -77,14 +77,12 @@ def choose(
         reached = reached or name == first
         if name in reasons:
             left[name] = reasons[name]
+        elif not reached or any(fnmatch.fnmatch(name, pattern) for pattern in keep):
             continue
-        if not reached or any(fnmatch.fnmatch(name, pattern) for pattern in keep):
-            continue
-        if name in others:
+        elif name in others:
             left[name] = others[name]
         elif name in layers:
-            reason = unfit(name, layers[name], uses) or too_thin(layers[name])
-            if reason:
+            if reason := unfit(name, layers[name], uses) or too_thin(layers[name]):
                 left[name] = reason
             else:
                 given = [rank for pattern, rank in ranks.items() if fnmatch.fnmatch(name, pattern)]
@@ -182,7 +180,7 @@ def unfit(name: str, layer: nn.Module, uses: Mapping[Tensor, Sequence[str]]) -> 
     kind = known_kind(layer)
     if not kind.exact(layer):
         parametrised = ": its weight is parametrised" * is_parametrized(layer)
-        return f"{type(layer).__name__} may not compute the same as its base class{parametrised}"
+        return f"{type(layer).__module__}.{type(layer).__qualname__} may not compute the same as its base class{parametrised}"
     reason = kind.unfit(layer)
     if reason:
         return reason
@@ -199,7 +197,7 @@ def unfit(name: str, layer: nn.Module, uses: Mapping[Tensor, Sequence[str]]) -> 
 def too_thin(layer: nn.Module) -> str | None:
     out, inputs = matrix_shape(layer)
     if out + inputs >= out * inputs:
-        return f"already thin ({out} x {inputs}): even rank 1 would not be smaller"
+        return f"already thin: even rank 1 of {out} x {inputs} would not be smaller"
     return None
 
 

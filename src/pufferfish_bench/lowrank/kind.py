@@ -70,6 +70,11 @@ def argument(number: int, name: str, args: Sequence[Any], kwargs: Mapping[str, A
     return args[number] if number < len(args) else kwargs[name]
 
 
+def attribute(part: str, name: str) -> Any:
+    """A property for a low-rank layer: an attribute of the dense layer that one of its parts has, for those that have it."""
+    return property(lambda layer: getattr(getattr(layer, part), name))
+
+
 def copy_bias(source: Tensor | None, target: Tensor | None) -> None:
     if isinstance(source, Tensor) and isinstance(target, Tensor):
         with torch.no_grad():

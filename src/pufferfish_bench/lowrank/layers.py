@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pufferfish_bench.lowrank.kind import Kind, copy_bias
+from pufferfish_bench.lowrank.kind import Kind, attribute, copy_bias
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 # memory formats of images and volumes, by the number of dimensions of a weight
@@ -14,7 +14,16 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class LowRank(nn.Module):
-    """A linear or convolution layer as the product of two thinner ones: u first, then v, with nothing in between."""
+    """A linear or convolution layer as the product of two thinner ones: u first, then v, with nothing in between.
+
+    It has the sizes and the settings of the dense layer as attributes of the same names, which the code of a model may read.
+    """
+
+    in_features, out_features = attribute("u", "in_features"), attribute("v", "out_features")
+    in_channels, out_channels = attribute("u", "in_channels"), attribute("v", "out_channels")
+    kernel_size, stride, padding = attribute("u", "kernel_size"), attribute("u", "stride"), attribute("u", "padding")
+    dilation, groups, padding_mode = attribute("u", "dilation"), attribute("u", "groups"), attribute("u", "padding_mode")
+    transposed, output_padding = attribute("u", "transposed"), attribute("u", "output_padding")
 
     def __init__(self, u: nn.Linear | Convolution, v: nn.Linear | Convolution):
         super().__init__()
@@ -45,6 +54,8 @@ class LowRank(nn.Module):
 
 class LowRankConv1D(LowRank):
     """The Conv1D of Hugging Face, a linear layer whose weight is (in, out), as the product of two linear layers."""
+
+    nx, nf = attribute("u", "in_features"), attribute("v", "out_features")
 
     def __init__(self, u: nn.Linear, v: nn.Linear, dense: type[nn.Module]):
         super().__init__(u, v)

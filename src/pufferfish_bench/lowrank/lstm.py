@@ -50,13 +50,16 @@ class LSTM(nn.LSTM):
 class LowRankLSTM(nn.Module):
     """An LSTM layer in which every gate has two factors for the input and two for the hidden state: u comes first, then v."""
 
+    # as in nn.LSTM
+    mode, num_layers, batch_first, dropout, bidirectional, proj_size = "LSTM", 1, False, 0.0, False, 0
     stacked_parameters = ("u_ih", "v_ih", "u_hh", "v_hh", "bias")  # one tensor for each gate in each of them
 
     bias: nn.Parameter | None
 
     def __init__(self, inputs: int, hidden: int, rank: int, *, bias: bool = True, **like: Any):
         super().__init__()
-        self.hidden = hidden
+        self.hidden = self.hidden_size = hidden
+        self.input_size = inputs
         self.u_ih = nn.Parameter(torch.empty(GATES, rank, inputs, **like))
         self.v_ih = nn.Parameter(torch.empty(GATES, hidden, rank, **like))
         self.u_hh = nn.Parameter(torch.empty(GATES, rank, hidden, **like))

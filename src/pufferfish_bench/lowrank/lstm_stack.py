@@ -18,7 +18,7 @@ SIDES = ("ih", "hh")
 class LowRankLSTMStack(nn.Module):
     """Called as nn.LSTM. Every layer and direction is a LowRankLSTM, in the order layer 0, layer 0 backwards, layer 1, ..."""
 
-    proj_size = 0
+    mode, proj_size = "LSTM", 0
 
     def __init__(
         self, input_size: int, hidden_size: int, rank: int, *, num_layers: int = 1, bias: bool = True, batch_first: bool = False,

@@ -17,8 +17,18 @@ With DistributedDataParallel the switch has the module inside, and the user wrap
             ddp = DistributedDataParallel(ddp.module)
             optimizer = switch.carry(torch.optim.SGD(groups))
 
-The groups keep their settings (learning rate, momentum, weight decay and all others), so that the optimizer needs none. A
-schedule of the learning rate holds the old optimizer: create it again, with `last_epoch=epoch`.
+The groups keep their settings (learning rate, momentum, weight decay and all others), so that the optimizer needs none.
+
+A schedule of the learning rate holds the old optimizer. Build it again as at the beginning, and give it the state of the old one
+and the learning rates, which its constructor may change:
+
+    if groups := switch(optimizer):
+        rates, state = [group["lr"] for group in groups], scheduler.state_dict()
+        optimizer = torch.optim.SGD(groups)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30)
+        scheduler.load_state_dict(state)
+        for group, rate in zip(optimizer.param_groups, rates):
+            group["lr"] = rate
 
 A checkpoint has the state of the switch too. To resume, build the model, the optimizer and the switch as at the beginning, then
 load the switch first. If the model was switched, this gives it low-rank layers, so that the other states fit:
@@ -32,6 +42,7 @@ load the switch first. If the model was switched, this gives it low-rank layers,
     optimizer.load_state_dict(saved["optimizer"])
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -47,13 +58,15 @@ from pufferfish_bench.lowrank.choice import check, choose
 from pufferfish_bench.lowrank.factorise import empty_factors, factorise_layers, replace_all
 from pufferfish_bench.lowrank.kinds import FactoredLayer, get_layer, known_kind
 from pufferfish_bench.lowrank.momentum import carries_momentum, carry_momentum, momentum_of
+from pufferfish_bench.lowrank.rehearsal import rehearse
 
 
 class SwitchToLowRank:
     """Factorises a model once. Call it with the optimizer at the end of every epoch.
 
     epoch: the switch is at the end of this epoch, counted from 1.
-    sample: the arguments of one forward pass, for `keep="auto"` and `first="auto"`.
+    sample: the arguments of one forward pass, for `keep="auto"` and `first="auto"`. If given, the low-rank layers are tried
+        at once: a model whose code does not work with them is refused, and a warning names layers that are not called.
     keep, first, rank_ratio, ranks: which layers, and at which ranks: see `lowrank.choose` and `lowrank.resolve`.
     carry_momentum: the new optimizer starts with the momentum of the old one, which must be SGD.
 
@@ -91,6 +104,9 @@ class SwitchToLowRank:
         if not self.choice.ranks:
             left = "; ".join(f"{layer}: {reason}" for layer, reason in self.choice.left.items())
             raise InputError(f"keep and first leave no layer to factorise{f' ({left})' if left else ''}: keep fewer layers")
+        warning = None if sample is None else rehearse(model, self.choice.ranks, sample)
+        if warning:
+            warnings.warn(warning, stacklevel=2)
         without = [name for name in self.choice.ranks if not carries_momentum(get_layer(model, name))]
         if carry_momentum and without:
             raise InputError(f"carry_momentum does not work with LSTM layers ({', '.join(without)}): keep them, or leave it out")

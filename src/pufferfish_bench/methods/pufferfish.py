@@ -1,7 +1,7 @@
 """Pufferfish: train the full-rank network for a few epochs, factorise it once, train the factors to the end."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import nn
@@ -103,6 +103,11 @@ class Pufferfish(Method):
         grown = lowrank.growth(model, choice.ranks)
         if grown and not self.use_stable_ranks and RANK == 0:  # with stable ranks such layers stay dense
             log.warning(grown)
+
+    def rehearse(self, model: nn.Module, sample: Sequence[Any]) -> None:
+        warning = lowrank.rehearse(model, lowrank.choose(model, **self.layers).ranks, sample)
+        if warning and RANK == 0:
+            log.warning(warning)
 
 
 class FactoriseBySVD(Surgery):

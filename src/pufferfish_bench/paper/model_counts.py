@@ -37,12 +37,7 @@ def describe(
         nets = {net: build() for net in ("vanilla", *ways)}
     ways = {net: lowrank.resolve(nets[net], example, lowrank.arguments(way)) for net, way in ways.items()}
     choices = {net: lowrank.choose(nets[net], **way) for net, way in ways.items()}
-    grown = {
-        lowrank.growth(nets[net], choices[net].ranks): net for net in reversed(choices)
-    }  # one sentence if both nets are the same
-    for sentence, net in reversed(grown.items()):
-        if sentence:
-            log.warning(f"{net.replace('_', '-')}: {sentence}")
+    warn(nets, choices, example)
     for net, choice in choices.items():
         lowrank.restructure(nets[net], choice.ranks)
     choice, hybrid_net = choices.get("hybrid", lowrank.Choice({}, {})), nets.get("hybrid", nets["vanilla"])
@@ -61,6 +56,17 @@ def describe(
     also = counting.also_counted(nets["vanilla"]) if modular else []
     note = paper.get("note", "") if ways else "model.low_rank is not set: this is the full-rank net only."
     return {"model": name, "layers": rows, "left": choice.left, "totals": totals, "also_counted": also, "note": note}
+
+
+def warn(nets: Mapping[str, nn.Module], choices: Mapping[str, lowrank.Choice], example: list[Tensor]) -> None:
+    """Warn of layers that do not become smaller or are not called; refuse a net that fails with low-rank layers."""
+    found = {}  # one sentence if both nets are the same
+    for net, choice in reversed(choices.items()):
+        found[lowrank.growth(nets[net], choice.ranks)] = net
+        found[lowrank.rehearse(nets[net], choice.ranks, example)] = net
+    for sentence, net in reversed(found.items()):
+        if sentence:
+            log.warning(f"{net.replace('_', '-')}: {sentence}")
 
 
 def count(model: nn.Module, example: list[Tensor], modular: bool) -> dict[str, int | None]:

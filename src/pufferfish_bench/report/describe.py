@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from pufferfish_bench.base import dense_layers
 from pufferfish_bench.base.console import say
 from pufferfish_bench.paper.numbers import paper_numbers, rounded
 from pufferfish_bench.records import reader
@@ -45,8 +46,8 @@ def show_record(record: Mapping[str, Any], console: Console) -> None:
             say(title, console)
         if "note" in operation:
             say(operation["note"], console)
-        for layer, reason in operation.get("left", {}).items():
-            say(f"not factorised: {layer or 'the model itself'}: {reason}", console)
+        for sentence in dense_layers.sentences(operation.get("left", {})):
+            say(sentence, console)
     if not record["operations"]:
         say("no layer was changed", console)
     if "summary" in record:
@@ -94,8 +95,8 @@ def show(description: Mapping[str, Any], console: Console) -> None:
             *((f"{theirs:,}", rounded(theirs), printed) if modular else ()),
         )
     tables.show(layers, console, dispensable=("shape",))
-    for layer, reason in description["left"].items():
-        say(f"not factorised: {layer or 'the model itself'}: {reason}", console)
+    for sentence in dense_layers.sentences(description["left"]):
+        say(sentence, console)
     tables.show(totals, console, dispensable=("MACs, paper's way",))
     say(
         "MACs: multiply-accumulate operations of convolutions and matrix products for one sample (for text: one word)"

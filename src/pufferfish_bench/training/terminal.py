@@ -6,6 +6,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pufferfish_bench.base import dense_layers
 from pufferfish_bench.base.console import say
 from pufferfish_bench.base.printable import printable
 from pufferfish_bench.core import Observer, Run
@@ -63,8 +64,8 @@ class Terminal(Observer):
             )
             if "note" in operation:
                 self.say(f"  {operation['note']}")
-            for layer, reason in operation.get("left", {}).items():
-                self.say(f"  not factorised: {layer}: {reason}")
+            for sentence in dense_layers.sentences(operation.get("left", {})):
+                self.say(f"  {sentence}")
         else:
             self.say(f"phase {run.phase.name}: {sizes(run)}")
 

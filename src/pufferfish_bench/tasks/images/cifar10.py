@@ -40,26 +40,9 @@ def cifar10(
     With `validation_images`, the last ones of the training set are held out and take the place of the test set, so that a
     recipe can be tuned without it.
     """
-    from pufferfish_bench.models.torchvision_import import torchvision
-
     if normalisation not in STDS:
         raise InputError(f"dataset.normalisation={normalisation} is not known; allowed: {', '.join(STDS)}")
-    source = torchvision.datasets.CIFAR10
-    folder = Path(root) / source.base_folder
-    files = [*source.train_list, *source.test_list, [source.meta["filename"], source.meta["md5"]]]
-    if fetch:
-        if world.first_here and faults(folder, files):
-            archive = download.fetch(mirrors, Path(root) / source.filename, md5=source.tgz_md5)
-            download.extract(archive, Path(root))
-        world.barrier()
-    try:
-        train, test = (as_tensors(source(root, train=part)) for part in (True, False))
-    except RuntimeError:  # torchvision found a file missing or damaged, but does not say which
-        raise InputError(
-            f"CIFAR-10 is not complete in {folder.resolve()}: {'; '.join(faults(folder, files))}. Set its location with "
-            "data_root=DIR or PUFFERFISH_DATA=DIR, download it with `pufferfish-run model=resnet18 profile=cpu download=true "
-            "probe_steps=1`, or use synthetic data: dataset=synthetic_images"
-        ) from None
+    train, test = read(root, mirrors if fetch else None, world)
     if validation_images:
         train, test = held_out(train, validation_images)
     if train_images is not None:
@@ -73,6 +56,29 @@ def cifar10(
     if validation_images:
         task.note = f"test figures are those of {validation_images:,} held-out training images, not of the test set"
     return task
+
+
+def read(root: str, mirrors: list[str] | None, world: World) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The training and the test images with their labels; with `mirrors`, downloaded if they are missing."""
+    from pufferfish_bench.models.torchvision_import import torchvision
+
+    source = torchvision.datasets.CIFAR10
+    folder = Path(root) / source.base_folder
+    files = [*source.train_list, *source.test_list, [source.meta["filename"], source.meta["md5"]]]
+    if mirrors is not None:
+        if world.first_here and faults(folder, files):
+            archive = download.fetch(mirrors, Path(root) / source.filename, md5=source.tgz_md5)
+            download.extract(archive, Path(root))
+        world.barrier()
+    try:
+        train, test = (as_tensors(source(root, train=part)) for part in (True, False))
+    except RuntimeError:  # torchvision found a file missing or damaged, but does not say which
+        raise InputError(
+            f"CIFAR-10 is not complete in {folder.resolve()}: {'; '.join(faults(folder, files))}. Set its location with "
+            "data_root=DIR or PUFFERFISH_DATA=DIR, download it with `pufferfish-run model=resnet18 profile=cpu download=true "
+            "probe_steps=1`, or use synthetic data: dataset=synthetic_images"
+        ) from None
+    return train, test
 
 
 def held_out(train: tuple[Tensor, Tensor], count: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

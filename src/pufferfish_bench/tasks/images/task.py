@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.core import Task
 from pufferfish_bench.distributed.world import World
+from pufferfish_bench.lowrank import one_pass
 from pufferfish_bench.tasks import sharding
 from pufferfish_bench.tasks.label_smoothing import torch_label_smoothing
 from pufferfish_bench.training.memory_format import is_channels_last
@@ -83,15 +84,24 @@ class ImageClassification(Task):
         self.check_last_batch(model, sample)
 
     def check_output(self, model: nn.Module, sample: Sequence[Tensor]) -> None:
-        """Refuse a model whose output is not a number for each class."""
+        """Refuse a model whose output, in evaluation or in training, is not a number for each class. The model is not changed."""
         modes = {module: module.training for module in model.modules()}
-        with torch.no_grad():
-            output = model.eval()(*sample)
-        for module, training in modes.items():
-            module.training = training
+        try:
+            with torch.no_grad(), one_pass.unchanged(model):
+                self.check_logits(model.eval()(*sample), sample)
+                pair = [torch.cat([tensor, tensor]) for tensor in sample]  # in training, BatchNorm fails on one image
+                self.check_logits(output_in_training(model, pair), pair, " in training")
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+    def check_logits(self, output: Any, sample: Sequence[Tensor], when: str = "") -> None:
         wanted = (len(sample[0]), self.classes)
         if not isinstance(output, Tensor):
-            raise InputError(f"the model returns {type(output).__name__} for a batch of images; a tensor {wanted} is expected")
+            raise InputError(
+                f"the model returns {type(output).__name__} for a batch of images{when}; a tensor {wanted} is expected"
+                + "; switch its auxiliary outputs off, for example with model.net.aux_logits=false" * bool(when)
+            )
         if output.shape != wanted:
             raise InputError(
                 f"the model returns a tensor {tuple(output.shape)}, but dataset.classes={self.classes} needs {wanted}: give its "
@@ -187,6 +197,16 @@ class ImageClassification(Task):
             rows.mul_(self.row_scale).add_(self.row_shift)
             return pixels
         return pixels.mul_(self.scale).add_(self.shift)
+
+
+def output_in_training(model: nn.Module, sample: Sequence[Tensor]) -> Any:
+    try:
+        return model.train()(*sample)
+    except InputError:
+        raise
+    except Exception as error:  # the code of a model may raise anything
+        shapes = " and ".join("x".join(map(str, tensor.shape)) for tensor in sample)
+        raise InputError(f"the model fails in training on an input of {shapes} ({one_pass.in_words(error)})") from error
 
 
 def leaves_single_image(images: int, batch_size: int) -> bool:
