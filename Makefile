@@ -9,7 +9,9 @@ DEMO_RUNS := results/runs/demo
 # every file in conf/table is a target
 PROFILE ?= cpu
 REPRODUCED := $(patsubst conf/table/%.yaml,%,$(wildcard conf/table/*.yaml))
-REPRODUCE = $(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
+VARIABLES := PROFILE SEEDS CELLS PROBE CONFIRM JOBS WORKERS MAX_WORKERS LAUNCHER SLURM GPUS_PER_NODE WAIT DRY GPUS
+UNKNOWN = $(filter-out $(VARIABLES) PYTHON BIN INSTALLED PUFFERFISH_% -%,$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name))))
+REPRODUCE = $(if $(UNKNOWN),$(error unknown: $(UNKNOWN); variables of tables and figures are $(VARIABLES), and those of the environment stand before make))$(BIN)/python -m pufferfish_bench.cli.reproduce --profile $(PROFILE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter 1,$(CONFIRM)),--confirm) \
             $(if $(filter 0,$(PROBE)),--no-probe) $(if $(JOBS),--jobs $(JOBS)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(MAX_WORKERS),--max-workers $(MAX_WORKERS)) \
             $(if $(LAUNCHER),--launcher $(LAUNCHER)) $(if $(SLURM),--slurm '$(SLURM)') $(if $(GPUS_PER_NODE),--gpus-per-node $(GPUS_PER_NODE)) \
             $(if $(filter 0,$(WAIT)),--no-wait) $(if $(filter 1,$(DRY)),--dry-run) $(if $(GPUS),--gpus $(GPUS)) $(foreach pattern,$(CELLS),--cells '$(pattern)')

@@ -25,7 +25,8 @@ cd "$SLURM_SUBMIT_DIR"  # sbatch runs a copy of this file from elsewhere
 PATH=$PWD/.venv/bin:$PATH
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 port=$((20000 + SLURM_JOB_ID % 10000))  # one port per job, in case jobs share a node
-srun torchrun --shutdown-timeout 110 --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 \
+# Slurm 22.05 to 23.11 does not pass --cpus-per-task of sbatch on to srun
+srun ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} torchrun --shutdown-timeout 110 --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 \
   --max-restarts "${RESTARTS:-3}" \
   --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${PROCESSES:-auto}" \
   --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "${nodes[0]}:$port" \

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from pufferfish_bench.paper import cluster, nodes
+from pufferfish_bench.paper.nodes import port
 from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
 from tests.support.repository import REPOSITORY
+from tests.support.slurm import SCONTROL, SRUN, install
 
 # seconds to finish a step and write a checkpoint, and the signals that torchrun passes on to the ranks
-PATIENCE = ["--shutdown-timeout", "110", "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
+PATIENCE = ["--shutdown-timeout", str(nodes.PATIENCE), "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
 SETTINGS = ("model=resnet18", "schedule.milestones=[5, 7]")  # the space must be preserved
 STAND_INS = {
     "torchrun": 'printf "%s\\n" "$@"',
@@ -73,10 +76,23 @@ def test_slurm_nodes_rendezvous_at_the_first_node_of_the_job(launch, tmp_path: P
         "SLURM_SUBMIT_DIR": str(tmp_path),
     }
     words = launch("slurm.sh", PROCESSES="8", **job).stdout.splitlines()
+    assert port(123456) == 23456
     assert words == [
         *PATIENCE, "--max-restarts", "3", "--nnodes", "2", "--nproc-per-node", "8",
         "--rdzv-id", "123456", "--rdzv-backend", "c10d", "--rdzv-endpoint", "gpu3:23456", "-m", "pufferfish_bench", *SETTINGS,
     ]  # fmt: skip
+
+
+def test_the_script_of_slurm_passes_the_cores_of_a_task_on_to_srun(launch, tmp_path: Path):
+    (tmp_path / "tools" / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[3-4]", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    assert launch("slurm.sh", **job, SLURM_CPUS_PER_TASK="8").stdout.splitlines()[:2] == ["--cpus-per-task=8", "torchrun"]
+    assert launch("slurm.sh", **job).stdout.splitlines()[0] == "torchrun"
+
+
+def test_the_script_of_slurm_recognises_a_preemption_by_the_same_words_as_the_jobs_of_tables():
+    script = (REPOSITORY / "scripts" / "slurm.sh").read_text()
+    assert f"=~ {cluster.PREEMPTED.pattern}" in script.replace("[0-9]", r"\d")
 
 
 TINY = (
@@ -133,42 +149,20 @@ def test_two_machines_train_one_run_together(tmp_path: Path):
     assert workers(tmp_path) == 2
 
 
-# Imitations of Slurm's commands on one machine, with the behaviour that the script relies on. srun starts its command on every
-# node and passes signals on to all of them, but SIGTERM ends them at once. scontrol notes what it is asked to queue again.
-SRUN = """
-import signal, subprocess, sys
-nodes = []
-def to_all(number, frame):
-    for node in nodes:
-        node.send_signal(signal.SIGKILL if number == signal.SIGTERM else number)
-for number in (signal.SIGUSR1, signal.SIGTERM):
-    signal.signal(number, to_all)
-for _ in range(2):
-    nodes.append(subprocess.Popen(sys.argv[1:], start_new_session=True))
-sys.exit(max(abs(node.wait()) for node in nodes))
-"""
-SCONTROL = """
-case "$1 $2" in
-  "show hostnames") printf "127.0.0.1\\n127.0.0.1\\n" ;;
-  "show job") echo "JobId=$3 JobName=x JobState=${STATE:-RUNNING} Reason=None PreemptTime=${PREEMPTED:-None}" ;;
-  requeue*) echo "$*" >> requeued; exit "${REFUSED:-0}" ;;
-  *) exit 9 ;;
-esac
-"""
-
-
 @pytest.fixture
 def slurm(tmp_path: Path):
     """Start scripts/slurm.sh as a Slurm job of two nodes would, with these imitations."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "srun").write_text(f"#!{sys.executable}\n{SRUN}")
-    (tools / "scontrol").write_text(f"#!/bin/sh\n{SCONTROL}")
-    for tool in tools.iterdir():
-        tool.chmod(0o755)
+    install(tools, {"srun": SRUN, "scontrol": SCONTROL})
     # the script derives its port from the job id
-    number = next(number for number in range(os.getpid() % 9_000, 10_000) if free_port(20_000 + number))
-    job = {"SLURM_JOB_ID": str(number), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[1-2]"}
+    number = next(number for number in range(os.getpid() % 9_000, 10_000) if free_port(port(number)))
+    job = {
+        "FAKE_SLURM": str(tmp_path),
+        "SLURM_JOB_ID": str(number),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_NODELIST": "node[1-2]",
+    }
     return lambda *words, **more: start(
         "slurm.sh", tmp_path, tools, *words, SLURM_SUBMIT_DIR=str(tmp_path), PROCESSES="1", **job | more
     )
@@ -211,8 +205,8 @@ STUB = "trap 'echo x >> stopped; exit \"$CODE\"' USR1; echo x >> started; for i 
     [
         ({"CODE": "1"}, True, ""),
         ({"CODE": "0"}, False, ""),  # it finished just then
-        ({"CODE": "1", "STATE": "CANCELLED"}, False, "the job was cancelled; submit the same command to continue"),
-        ({"CODE": "1", "REFUSED": "1"}, True, "the job cannot be queued again; submit the same command to continue"),
+        ({"CODE": "1", "FAKE_SLURM_JOB_STATE": "CANCELLED"}, False, "the job was cancelled; submit the same command to continue"),
+        ({"CODE": "1", "FAKE_SLURM_REFUSED": "1"}, True, "the job cannot be queued again; submit the same command to continue"),
     ],
 )
 def test_a_slurm_job_that_is_signalled_stops_on_all_nodes_and_is_queued_again_unless_it_is_over(
@@ -244,7 +238,7 @@ def test_a_slurm_job_that_fails_is_not_queued_again_and_returns_the_exit_code(sl
 def test_a_slurm_job_whose_ranks_alone_are_signalled_is_queued_again_if_it_was_preempted(slurm, tmp_path: Path):
     (tmp_path / "tools" / "torchrun").write_text("#!/bin/bash\nexit 1\n")  # as after a checkpoint
     (tmp_path / "tools" / "torchrun").chmod(0o755)
-    assert slurm(PREEMPTED="2026-01-01T00:00:00").wait(60) == 1
+    assert slurm(FAKE_SLURM_PREEMPTED="2026-01-01T00:00:00").wait(60) == 1
     assert (tmp_path / "requeued").exists()
 
 

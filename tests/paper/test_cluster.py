@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -10,15 +11,19 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from rich.console import Console
 
+from pufferfish_bench.base import cores
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.paper import cluster, tables
+from pufferfish_bench.paper import cluster, placing, tables
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.launching import Watcher
 from pufferfish_bench.paper.nodes import Nodes
 from pufferfish_bench.paper.supervision import Stop
 from pufferfish_bench.paper.work import Work, grouped
 from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
+from pufferfish_bench.report.overview import Overview
+from tests.support.slurm import SCONTROL, SRUN, install
 
 SMALL = ["model=vgg11", "model.net.width=0.05", "dataset.train_images=64", "dataset.test_images=10"]
 PATIENCE = 240
@@ -58,36 +63,12 @@ for task in tasks:
         words = [sys.executable, "-c", runner, str(entry), str(home / f"{number}.sh")]
         subprocess.Popen(words, env=os.environ | own, stdout=log, stderr=log, start_new_session=True)
 """
-# starts the command on every node, and notes its processes, which the test signals
-SRUN = """
-import os, subprocess, sys
-words = sys.argv[1:]
-while words[0].startswith("--"):
-    words = words[1:] if words[0] == "--unbuffered" else words[2:]
-processes = []
-for node in range(int(os.environ["SLURM_JOB_NUM_NODES"])):
-    own = {"SLURM_NODEID": str(node), "SLURM_PROCID": str(node), "SLURM_NTASKS": os.environ["SLURM_JOB_NUM_NODES"]}
-    own["SLURM_JOB_NODELIST"] = "localhost,localhost"[: 9 if os.environ["SLURM_JOB_NUM_NODES"] == "1" else None]
-    processes.append(subprocess.Popen(words, env=os.environ | own, start_new_session=True))
-with open(os.environ["FAKE_SLURM_ENTRY"], "w") as entry:
-    entry.write(" ".join(str(process.pid) for process in processes))
-sys.exit(max(process.wait() for process in processes))
-"""
 SQUEUE = """
 import os
 from pathlib import Path
 queue = Path(os.environ["FAKE_SLURM"]) / "queue"
 state = os.environ.get("FAKE_SLURM_STATE", "RUNNING")
 print("\\n".join(f"{path.name} {state}" for path in queue.glob("*") if path.is_file()))
-"""
-SCONTROL = """
-import os, sys
-from pathlib import Path
-if sys.argv[1:3] == ["show", "job"]:
-    print(f"JobId={sys.argv[3]} JobState=RUNNING PreemptTime={os.environ.get('FAKE_SLURM_PREEMPTED', 'None')}")
-    sys.exit()
-assert sys.argv[1] == "requeue", sys.argv
-(Path(os.environ["FAKE_SLURM"]) / "queue" / "again" / sys.argv[2]).touch()
 """
 
 
@@ -97,9 +78,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tools, home = tmp_path / "tools", tmp_path / "slurm"
     for folder in (tools, home, tmp_path / "conf" / "table"):
         folder.mkdir(parents=True)
-    for name, code in {"sbatch": SBATCH, "srun": SRUN, "squeue": SQUEUE, "scontrol": SCONTROL, "sacct": ""}.items():
-        (tools / name).write_text(f"#!{sys.executable}\n{code}")
-        (tools / name).chmod(0o755)
+    install(tools, {"sbatch": SBATCH, "srun": SRUN, "squeue": SQUEUE, "scontrol": SCONTROL, "sacct": ""})
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PUFFERFISH_DATA", raising=False)
     monkeypatch.setenv("PUFFERFISH_CONF", "conf")
@@ -159,6 +138,7 @@ def test_the_seeds_of_a_cell_are_an_array_and_settings_reach_the_script(slurm: P
     assert (first["nodes"], first["ntasks-per-node"], first["gpus-per-node"]) == ("1", "1", "1")
     assert first["signal"].startswith("USR2@")
     assert "exclusive" not in first
+    assert "--cpus-per-task" not in (slurm / "100.sh").read_text()
     assert [(job.directory / cluster.NUMBER).read_text() for job in jobs if job.cell.name == "two"] == ["101_0", "101_1", "101_2"]
 
 
@@ -279,3 +259,80 @@ def test_seeds_and_cells_are_arrays_of_their_own(slurm: Path):
     assert [[work.name for work in array] for array in cluster.arrays(works)] == [
         ["mine/one/seed1", "mine/one/seed2"], ["mine/two/seed1", "mine/two/seed2"],
     ]  # fmt: skip
+
+
+def test_the_cores_of_a_run_are_given_to_srun_too(slurm: Path, monkeypatch: pytest.MonkeyPatch):
+    """Slurm 22.05 to 23.11 does not pass them on."""
+    monkeypatch.setenv("FAKE_SLURM_HOLD", "1")
+    write(one=SMALL)
+    assert reproduce("--no-wait", "--slurm", "cpus_per_task=8 srun_args='--mpi none'") == 0
+    script = (slurm / "100.sh").read_text()
+    assert flags(script)["cpus-per-task"] == "8"
+    (srun,) = (line.split() for line in script.splitlines() if line.startswith("srun "))
+    assert srun[srun.index("--mpi") :][:3] == ["--mpi", "none", "--cpus-per-task=8"]
+
+
+def test_a_run_uses_the_cores_of_its_task_on_a_cluster_that_does_not_bind_it_to_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)))
+    monkeypatch.delenv(cores.SHARE, raising=False)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert cores.cores() == 64
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    assert cores.cores() == 8
+    monkeypatch.setenv(cores.SHARE, "4")
+    assert cores.cores() == 4
+
+
+def test_a_job_has_ended_when_two_looks_at_the_queue_do_not_list_it(monkeypatch: pytest.MonkeyPatch):
+    failed = InputError("squeue failed")
+    looks = iter(
+        [{"2": "RUNNING"}, {"1": "PENDING", "2": "RUNNING"}, {"2": "RUNNING"}, failed, {"2": "RUNNING"}, {"2": "RUNNING"}]
+    )
+
+    def squeue() -> dict[str, str]:
+        found = next(looks)
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    monkeypatch.setattr(cluster, "queued", squeue)
+    queue, there = cluster.Queue({"1": "PENDING", "2": "PENDING"}), []
+    for _ in range(6):
+        queue.look()
+        there.append("1" in queue.there)
+    assert there == [True, True, True, True, False, False]  # not listed yet, listed, missing, squeue fails, missing again
+    assert queue.there == {"2": "RUNNING"}
+
+
+def test_runs_that_measure_time_are_not_one_after_the_other_on_a_cluster(slurm: Path):
+    works = grouped(write(seeds=3, figures=("seconds_per_epoch",), one=SMALL))
+    machine = placing.machine_for(works, gpus=None, jobs=None, launcher="slurm")
+    shown = Overview(works, machine, {work.directory: 100.0 for work in works}, console=Console(), live=False)
+    assert shown.remaining() == 100.0
+
+
+def test_what_submitit_says_of_a_run_that_ends_is_not_in_its_log(slurm: Path):
+    (job,) = write(one=SMALL)
+    assert reproduce() == 0
+    log = (job.directory / "output.log").read_text()
+    assert "phase train" in log
+    assert "success" not in log
+
+
+@pytest.mark.parametrize(("words", "reason"), [(["--jobs", "2"], "JOBS=2 is not for"), (["--gpus", "8"], "GPUS=8 is not for")])
+def test_places_of_this_machine_are_refused_where_the_cluster_decides(slurm: Path, words: list[str], reason: str):
+    write(one=SMALL)
+    with pytest.raises(InputError, match=reason):
+        reproduce("--dry-run", *words)
+
+
+def test_a_sweep_trains_as_jobs_of_slurm(slurm: Path):
+    """With Hydra's own launcher, as docs/clusters.md shows it."""
+    words = ["--multirun", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "hydra.launcher.timeout_min=720"]
+    command = [sys.executable, "-m", "pufferfish_bench", *words, "profile=smoke", *SMALL, "epochs=1", "seed=1,2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    found = flags((slurm / "100.sh").read_text())
+    assert (found["partition"], found["time"], found["array"]) == ("gpu", "720", "0-1%2")
+    records = [read_json(path) for path in Path("results/runs").glob(f"*/{RUN}")]
+    assert sorted(record["settings"]["seed"] for record in records if "finished" in record) == [1, 2]

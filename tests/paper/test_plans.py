@@ -1,13 +1,18 @@
 """Dry runs of the paper's tables: every cell has its place or is named with what to do, whatever the number of GPUs."""
 
 import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.cli import reproduce
+from pufferfish_bench.cli import make_command, reproduce
 from pufferfish_bench.paper import placing, tables
 from pufferfish_bench.paper.cells import LabRun, TrainRun
+from pufferfish_bench.paper.placement import finished_after
+from pufferfish_bench.paper.work import Work, grouped, longest_first
 from tests.support.repository import REPOSITORY
 
 PAPERS = tables.papers()
@@ -65,7 +70,71 @@ def test_a_cell_that_does_not_fit_is_named_with_what_to_do(capsys: pytest.Captur
     assert "table19: resnet50_imagenet: 16 GPUs are needed and there are 8" in first
     assert "MAX_WORKERS=8 trains at the global batch of 256 on 8 of them" in first
     assert "figure4c: vanilla_16, pufferfish_16" in second
-    assert "WORKERS" not in second  # its batch is per worker
+    assert "MAX_WORKERS cannot help, because the batch is one of each worker" in second
+    assert "CELLS='!figure4c/vanilla_16 !figure4c/pufferfish_16' leaves them out" in second
+    assert said[-1].endswith(
+        "pufferfish tables table19 figure4c --profile paper --seeds 1 --max-workers 8 "
+        "--cells '!figure4c/vanilla_16' --cells '!figure4c/pufferfish_16'"
+    )
+
+
+@pytest.mark.xdist_group("plans")
+@pytest.mark.parametrize("target", ["tables", "figures", "figure7", "table4"])
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_a_plan_ends_with_the_command_with_which_everything_is_placed(target: str, gpus: int, capsys: pytest.CaptureFixture):
+    names = [name for name in tables.names() if name.startswith(target.removesuffix("s"))] if target.endswith("s") else [target]
+    assert reproduce.main([*names, "--profile", "paper", "--dry-run", "--gpus", str(gpus)]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    make, typed, *variables = shlex.split(last.removeprefix("to train this: "))
+    assert (make, typed) == ("make", target)
+    given = dict(word.split("=", 1) for word in variables)
+    assert given.pop("PROFILE") == "paper"
+    assert given.get("MAX_WORKERS") == {"tables": str(gpus), "figures": str(gpus)}.get(target)
+    assert ("CELLS" in given) == target.startswith("figure")
+    words = [
+        word for name, value in given.items() for one in value.split() for word in (make_command.VALUES.get(name, "--cells"), one)
+    ]
+    assert reproduce.main([*names, "--profile", "paper", "--dry-run", "--gpus", str(gpus), *words]) == 0
+    assert "cannot be placed" not in capsys.readouterr().out.lower()
+
+
+def test_cells_are_left_out_after_an_exclamation_mark():
+    both = [tables.read(name, "smoke") for name in ("table4", "table8")]
+    names = [[cell.name for cell in one.cells] for one in both]
+
+    def kept(*patterns: str) -> list[list[str]]:
+        return [[cell.name for cell in one.cells] for one in reproduce.only(both, patterns)]
+
+    assert kept("!table4/*") == [[], names[1]]
+    assert kept("table4/*", "!*fp32") == [[name for name in names[0] if not name.endswith("fp32")], []]
+    with pytest.raises(InputError, match="CELLS=!none matches no cell"):
+        kept("!none")
+
+
+@pytest.mark.xdist_group("plans")
+@pytest.mark.parametrize("gpus", [8, 16])
+@pytest.mark.parametrize("kind", ["table", "figure"])
+def test_the_longest_runs_start_first_and_the_end_is_not_later(gpus: int, kind: str):
+    machine = placing.machine_for([], gpus=gpus, jobs=None, launcher=None)
+    read = [tables.read(name, "paper") for name in tables.papers() if name.startswith(kind)]
+    works = grouped([job for one in read for job in one.jobs(one.seeds, Path("records")) if job.directory])
+
+    def end(works: list[Work]) -> float:
+        return finished_after([work.need(machine) for work in works], [work.cell.hours for work in works], machine)
+
+    ordered = longest_first(works, machine)
+    hours = [work.cell.hours for work in ordered]
+    assert hours == sorted(hours, reverse=True)
+    assert end(ordered) <= end(works) + 1e-6
+    assert longest_first(works, replace(machine, jobs=1)) == works  # where the order does not matter
+
+
+def test_runs_that_tables_share_are_explained(capsys: pytest.CaptureFixture):
+    assert reproduce.main(["table4", "table8", "--profile", "paper", "--dry-run", "--gpus", "8"]) == 0
+    said = capsys.readouterr().out
+    missing, runs = int(re.search(r": (\d+) of", said)[1]), int(re.search(r"total: (\d+) runs", said)[1])
+    assert missing > runs
+    assert f"the other {missing - runs} of the {missing} missing runs are shared with these or train nothing" in said
 
 
 def test_with_at_most_as_many_workers_as_gpus_every_cell_of_the_tables_can_be_placed(capsys: pytest.CaptureFixture):

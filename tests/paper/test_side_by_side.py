@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from rich.console import Console
 
 from pufferfish_bench.base import cores
-from pufferfish_bench.paper import launching, tables
+from pufferfish_bench.paper import launching, tables, threads
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.launching import LOG, RunCell
 from pufferfish_bench.paper.placement import Machine
 from pufferfish_bench.paper.work import grouped
 from pufferfish_bench.records import run_directory
 from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows
+from pufferfish_bench.report import overview
+from pufferfish_bench.report.overview import Overview
 from tests.support.training import record
 
 SMALL = ["model=vgg11", "model.net.width=0.05", "dataset.train_images=64", "dataset.test_images=10"]
@@ -37,12 +40,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("conf/table").mkdir(parents=True)
 
 
-def write(name: str, figures: tuple[str, ...] = ("test_accuracy",), **cells: list[str]) -> list[Job]:
-    """Write a table with one training per cell; its jobs."""
-    content: dict[str, Any] = {"title": "", "seeds": 1, "figures": dict.fromkeys(figures)}
+def write(name: str, figures: tuple[str, ...] = ("test_accuracy",), seeds: int = 1, **cells: list[str]) -> list[Job]:
+    """Write a table with one training per cell and seed; its jobs."""
+    content: dict[str, Any] = {"title": "", "seeds": seeds, "figures": dict.fromkeys(figures)}
     content["cells"] = {cell: {"overrides": words} for cell, words in cells.items()}
     OmegaConf.save(OmegaConf.create(content), Path("conf/table") / f"{name}.yaml")
-    return tables.read(name, "smoke").jobs(1, Path("results/records"))
+    return tables.read(name, "smoke").jobs(seeds, Path("results/records"))
 
 
 def start(*words: str, **options: Any) -> subprocess.Popen:
@@ -81,10 +84,15 @@ def test_two_at_a_time_leave_the_same_records_as_one_after_another(tmp_path: Pat
     assert found["2"] == found["1"]
 
 
-def test_the_same_command_finishes_after_a_kill_and_leaves_no_process_behind():
+def test_the_same_command_finishes_after_a_kill_and_leaves_no_process_and_no_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     first, second = jobs = write("mine", one=LONG, two=[*LONG, "method=hybrid"])
     killed = start("mine", "--jobs", "2")
     wait_for(lambda: all(map(rows, jobs)))
+    assert len(list((tmp_path / "temporary").glob("pufferfish-*"))) == 1
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     code, output, errors = end(start("mine", "--jobs", "2"))  # at once: the runs may still write their checkpoints
@@ -94,6 +102,8 @@ def test_the_same_command_finishes_after_a_kill_and_leaves_no_process_behind():
         assert [row["epoch"] for row in read_rows(job.record / EPOCHS)] == list(range(40))
         assert len(read_json(job.record / RUN)["resumed"]) == 1  # it stopped with a checkpoint, and was not trained to its end
         assert not run_directory.in_use(job.directory)
+        assert "Traceback" not in (job.directory / LOG).read_text()
+    wait_for(lambda: not any((tmp_path / "temporary").glob("pufferfish-*")))  # the last of the two runs has removed it
 
 
 def test_a_training_stops_when_its_supervisor_is_killed():
@@ -205,3 +215,41 @@ def test_a_share_of_the_cores_is_a_number_of_threads(monkeypatch: pytest.MonkeyP
 
 def test_the_end_of_a_log_that_is_missing_is_empty(tmp_path: Path):
     assert launching.last_lines(tmp_path / "none") == []
+
+
+def test_the_log_of_a_run_ends_with_what_the_run_printed():
+    (job,) = write("mine", one=[*SMALL, "epochs=1"])
+    code, _, errors = end(start("mine", "--launcher", "local"))
+    assert code == 0, errors
+    log = (job.directory / LOG).read_text()
+    assert "phase train" in log
+    assert "submitit" not in log
+
+
+def test_the_last_run_has_no_time_left_when_only_its_record_is_to_be_kept(monkeypatch: pytest.MonkeyPatch):
+    works = grouped(write("mine", one=SMALL, two=[*SMALL, "method=hybrid"]))
+    shown = Overview(works, Machine(("0", "1"), 2), {work.directory: 100.0 for work in works}, console=Console(), live=False)
+    for work in works:
+        shown.started(work, ("0",))
+    assert shown.summary() == "2 running, 0 done, 0 failed, 0 waiting; about 100 seconds left"
+    monkeypatch.setattr(overview, "share_left", lambda job: 0.0)
+    assert shown.summary() == "2 running, 0 done, 0 failed, 0 waiting"
+
+
+def test_another_number_of_threads_than_that_of_the_finished_runs_is_named(monkeypatch: pytest.MonkeyPatch):
+    (first, second), machine = write("mine", seeds=2, one=SMALL), Machine(("0",), 1)
+    first.record.mkdir(parents=True)
+    (first.record / RUN).write_text('{"hardware": {"kind": "cpu", "threads": 2}}')
+    works = grouped([second])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (line,) = threads.changes(works, [first], machine)
+    assert "changes for runs of mine/one (before: 2, now 1)" in line
+    assert threads.changes(works, [first], Machine(("0",), 1, has_gpus=True)) == []
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert threads.changes(works, [first], machine) == []
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(cores, "cores", lambda: 8)
+    assert threads.changes(works, [first], Machine(("0", "1", "2", "3"), 4)) == []
+    assert "now 4" in threads.changes(works, [first], Machine(("0", "1"), 2))[0]
+    (first.record / RUN).write_text('{"hardware": {"kind": "cuda", "threads": 5}}')
+    assert threads.changes(works, [first], Machine(("0", "1"), 2)) == []

@@ -189,6 +189,15 @@ def test_variables_of_make_reach_the_runner():
     assert words_of("table4", "PROFILE=paper", "CONFIRM=0", "PROBE=1") == ["--profile", "paper", "table4"]
 
 
+def test_make_refuses_a_variable_that_no_table_has():
+    words = ["make", "-n", "-C", str(REPOSITORY), "table4", "PROFIL=cpu", "CELLS=a b", "PUFFERFISH_DATA=data", "SEED=1"]
+    refused = subprocess.run(words, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert re.search(r"unknown: (PROFIL SEED|SEED PROFIL); variables of tables and figures are PROFILE SEEDS ", refused.stderr)
+    assert subprocess.run(["make", "-n", "-C", str(REPOSITORY), "lint", "X=1"], capture_output=True).returncode == 0
+    assert words_of("table4", "PUFFERFISH_DATA=data") == ["--profile", "cpu", "table4"]
+
+
 def test_tables_and_figures_are_targets_for_all_of_them():
     assert {name for target in ("tables", "figures") for name in words_of(target)[2:]} == set(NAMES)
     assert words_of("figure-budget") == words_of("figure_budget")

@@ -7,7 +7,8 @@ This cannot find: what only values show (a kernel that computes something wrong,
 CUDA alone (`is_cuda`: torch's fused LSTM, logits in one piece), AMP, operations that CUDA does not have, too little memory, the
 order of streams, and collectives that do not match between ranks. Batches are prepared on the CPU. What is read between steps
 (the loss of an epoch, the metrics) passes through `World.on_host`. What a method measures after an epoch, the beam search of a
-final result, the choice of what to prune, and checkpoints need values and are left out.
+final result, the choice of what to prune, and checkpoints need values and are left out. In the decomposition of a matrix the host
+may read values (here 1), and the solver's own code does not run. Batches in parts are rehearsed with one method only.
 """
 
 import copy
@@ -19,7 +20,8 @@ import torch
 from torch import Tensor
 
 from pufferfish_bench.core import Run
-from pufferfish_bench.training import optimizers
+from pufferfish_bench.lowrank import svd
+from pufferfish_bench.training import accumulation, optimizers
 from tests.support.meta import RECIPES, OffDevice, meta_device, rehearse  # noqa: F401  (a fixture)
 from tests.support.reducers import REDUCERS
 from tests.support.repository import configured
@@ -159,3 +161,44 @@ def plant_in(part: str, trainer: Any) -> None:
         return fit(task=task, **others)
 
     trainer.fit = with_fault
+
+
+# images, streams of text, sentence pairs, words that are masked, words that come next
+KINDS = ["resnet18", "lstm", "transformer", "hf_encoder", "hf_decoder"]
+
+
+@pytest.mark.parametrize("net", KINDS)
+def test_the_parts_of_a_batch_stay_on_their_device_with_every_reducer(net: str):
+    rehearsal = rehearse(net, "pufferfish", "allreduce", others=OTHERS, accumulate=2)
+    assert rehearsal.accumulate == 2
+    assert [phase for phase, _ in rehearsal.trained] == [phase for phase in PHASES["pufferfish"] for _ in REDUCERS]
+
+
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_a_planted_fault_in_the_accumulation_of_gradients_is_found(reducer: str, monkeypatch: pytest.MonkeyPatch):
+    """The loss of a part is read after its backward pass."""
+    backward = accumulation.backward
+
+    def reads(run: Run, batch: Any, weight: Any, *others: Any, **more: Any) -> Tensor:
+        loss = backward(run, batch, weight, *others, **more)
+        return loss if weight is None else loss.new_tensor(loss.item())
+
+    monkeypatch.setattr(accumulation, "backward", reads)
+    rehearse("resnet18", "vanilla", reducer)  # not in a batch that is computed at once
+    with pytest.raises(RuntimeError, match="cannot be called on meta tensors"):
+        rehearse("resnet18", "vanilla", reducer, accumulate=2)
+
+
+@pytest.mark.parametrize("part", ["gram_svd", "full_svd"])
+def test_a_planted_fault_in_the_decomposition_of_a_layer_is_found(part: str, monkeypatch: pytest.MonkeyPatch):
+    """A CPU tensor among the singular values."""
+    own = getattr(svd, part)
+
+    def faulty(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor, float]:
+        U, S, Vh, energy = own(matrix, rank)
+        return U, S + torch.zeros(rank), Vh, energy
+
+    rehearse("resnet18", "pufferfish", "allreduce")
+    monkeypatch.setattr(svd, part, faulty)
+    with pytest.raises(OffDevice, match="on cpu"):
+        rehearse("resnet18", "pufferfish", "allreduce")

@@ -5,12 +5,13 @@ import os
 
 LAB = "PUFFERFISH_NETWORK"  # environment variable in which the lab describes its network
 SHARE = "PUFFERFISH_CORES"  # environment variable: use no more than so many cores, because other runs use the rest
+SLURM = "SLURM_CPUS_PER_TASK"  # what Slurm gives to each task, also on clusters that do not bind tasks to cores
 
 
 def cores() -> int:
     """Number of cores that this process may use."""
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(here, int(os.environ.get(SHARE) or here)))
+    return max(1, min(here, *(int(os.environ.get(name) or here) for name in (SHARE, SLURM))))
 
 
 def environment(workers: int) -> dict[str, str]:

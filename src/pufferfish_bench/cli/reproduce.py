@@ -18,16 +18,17 @@ from pathlib import Path
 from pufferfish_bench.base.console import complain, console, say
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.base.suggestions import did_you_mean
+from pufferfish_bench.cli import make_command
 from pufferfish_bench.cli.messages import error_messages
 from pufferfish_bench.cli.parser import Parser
-from pufferfish_bench.paper import launching, placing, probe, tables
-from pufferfish_bench.paper.cells import TrainRun
+from pufferfish_bench.paper import launching, placing, probe, tables, threads
+from pufferfish_bench.paper.cells import Cell, TrainRun
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.launching import InThisProcess, Launcher, OnThisMachine
 from pufferfish_bench.paper.placement import Machine
 from pufferfish_bench.paper.supervision import Stop
 from pufferfish_bench.paper.tables import PaperTable
-from pufferfish_bench.paper.work import Work, grouped, is_left
+from pufferfish_bench.paper.work import Work, grouped, is_left, longest_first
 from pufferfish_bench.report.overview import Overview, plan
 from pufferfish_bench.report.reproduction import write_report
 
@@ -61,15 +62,24 @@ class Options:
 
 
 def only(wanted: Sequence[PaperTable], patterns: Sequence[str]) -> list[PaperTable]:
-    """The tables with only those cells that match a pattern; a pattern that matches no cell of any table is refused."""
+    """The tables with only the cells that match a pattern, and without those that match one after `!`; both may name the table.
+
+    A pattern that matches no cell of any table is refused.
+    """
+
+    def matches(table: PaperTable, cell: Cell, patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(name, pattern) for name in (cell.name, f"{table.name}/{cell.name}") for pattern in patterns)
+
     for pattern in patterns:
-        if not any(fnmatchcase(cell.name, pattern) for one in wanted for cell in one.cells):
+        if not any(matches(one, cell, [pattern.removeprefix("!")]) for one in wanted for cell in one.cells):
             names = [cell.name for one in wanted for cell in one.cells]
             there = "; ".join(f"{one.name} has {', '.join(cell.name for cell in one.cells)}" for one in wanted)
             raise InputError(f"CELLS={pattern} matches no cell{did_you_mean(pattern, names)}: {there}")
+    out = [pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")]
+    kept = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
     return [
         dataclasses.replace(
-            one, cells=tuple(cell for cell in one.cells if any(fnmatchcase(cell.name, pattern) for pattern in patterns))
+            one, cells=tuple(cell for cell in one.cells if matches(one, cell, kept) and not matches(one, cell, out))
         )
         for one in wanted
     ]
@@ -93,6 +103,18 @@ def with_workers(
     return found
 
 
+def selected(names: Sequence[str], profile: str, cells: Sequence[str], options: Options) -> list[PaperTable]:
+    """The tables with the cells and the numbers of workers that were asked for."""
+    wanted = [tables.read(name, profile) for name in names]
+    if cells:
+        wanted = only(wanted, cells)
+    if (workers := options.workers) is not None:
+        wanted = with_workers(wanted, f"WORKERS={workers}", lambda cell: cell.with_workers(workers), workers)
+    if (limit := options.max_workers) is not None:
+        wanted = with_workers(wanted, f"MAX_WORKERS={limit}", lambda cell: placing.with_at_most(cell, limit))
+    return wanted
+
+
 def reproduce(
     names: Sequence[str],
     *,
@@ -102,24 +124,24 @@ def reproduce(
     options: Options = Options(),
 ) -> int:
     """Run the missing jobs of these tables and write the report; the exit code. `seeds` defaults to the paper's."""
-    wanted = [tables.read(name, profile) for name in names]
-    if cells:
-        wanted = only(wanted, cells)
-    if (workers := options.workers) is not None:
-        wanted = with_workers(wanted, f"WORKERS={workers}", lambda cell: cell.with_workers(workers), workers)
-    if (limit := options.max_workers) is not None:
-        wanted = with_workers(wanted, f"MAX_WORKERS={limit}", lambda cell: placing.with_at_most(cell, limit))
+    wanted = selected(names, profile, cells, options)
     wanted_jobs = [job for one in wanted for job in one.jobs(seeds or one.seeds, RESULTS / "records")]
     missing = [job for job in wanted_jobs if not job.done]
     say(f"{', '.join(names)}, profile {profile}: {len(missing)} of {len(wanted_jobs)} runs are missing")
     works = grouped([job for job in missing if is_left(job)])
     machine = placing.machine_for(works, gpus=options.gpus, jobs=options.jobs, launcher=options.launcher)
+    works = longest_first(works, machine)
     if options.dry:
-        return show_plan(works, machine, options)
+        show_plan(works, len(missing), machine, options)
+        if missing:
+            say(f"to train this: {command(names, profile, seeds, cells, options, placing.remedies(works, machine))}")
+        return 0
     if profile == "paper" and options.launcher != "slurm" and works and not (options.confirm or machine.has_gpus):
         raise InputError(
             "PROFILE=paper needs a GPU and none was found; use PROFILE=cpu, or CONFIRM=1 to run it on the CPU anyway"
         )
+    for line in threads.changes(works, [job for job in wanted_jobs if job not in missing], machine):
+        complain(line)
     failed: list[str] = []
     try:
         train(works, [job for job in missing if not is_left(job)], machine, options, failed)
@@ -134,19 +156,39 @@ def reproduce(
     return 1 if failed else 0
 
 
-def show_plan(works: Sequence[Work], machine: Machine, options: Options) -> int:
+def command(
+    names: Sequence[str],
+    profile: str,
+    seeds: int | None,
+    cells: Sequence[str],
+    options: Options,
+    remedies: tuple[int | None, Sequence[str]],
+) -> str:
+    """The command that trains what a dry run has planned; `remedies` make all runs fit, or leave them out."""
+    limit, out = remedies
+    values = {
+        "PROFILE": profile, "SEEDS": seeds, "JOBS": options.jobs, "WORKERS": options.workers,
+        "MAX_WORKERS": limit or options.max_workers, "LAUNCHER": options.launcher, "SLURM": options.slurm,
+        "GPUS_PER_NODE": options.gpus_per_node if options.launcher == "slurm" else None,
+    }  # fmt: skip
+    switches = {"CONFIRM=1": options.confirm, "PROBE=0": not options.estimate, "WAIT=0": not options.wait}
+    return make_command.complete(names, values, [*cells, *out], [name for name, on in switches.items() if on])
+
+
+def show_plan(works: Sequence[Work], missing: int, machine: Machine, options: Options) -> None:
     """Print where each run would be trained, and what to do about those that do not fit."""
     if options.launcher == "slurm":
         from pufferfish_bench.paper import cluster
 
-        for line in cluster.plan(works, options.gpus_per_node):
-            say(line)
-        return 0
-    for line in plan(works, machine, placing.hours(works)):
+        lines = cluster.plan(works, options.gpus_per_node)
+    else:
+        lines = plan(works, machine, placing.hours(works))
+    for line in lines:
         say(line)
+    if others := missing - len(works):
+        say(f"the other {others} of the {missing} missing runs are shared with these or train nothing")
     for line in placing.advice(works, machine):
         say(line)
-    return 0
 
 
 def train(works: Sequence[Work], at_once: Sequence[Job], machine: Machine, options: Options, failed: list[str]) -> None:
@@ -158,8 +200,8 @@ def train(works: Sequence[Work], at_once: Sequence[Job], machine: Machine, optio
     if not works:
         return
     slurm = options.launcher == "slurm"
-    fitting = [work for work in works if slurm or machine.fits(work.need(machine))]
-    for line in () if slurm else placing.advice(works, machine):
+    fitting = [work for work in works if machine.fits(work.need(machine))]
+    for line in placing.advice(works, machine):
         complain(line)
     failed += [job.name for work in works if work not in fitting for job in work.jobs]
     seconds = {directory: 3600 * hours for directory, hours in placing.hours(works).items()}
@@ -210,6 +252,12 @@ def main(words: Sequence[str]) -> int:
         raise InputError(f"SEEDS={given.seeds} must be at least 1")
     if given.gpus is not None and not given.dry_run:
         raise InputError(f"GPUS={given.gpus} is only for a dry run (DRY=1); CUDA_VISIBLE_DEVICES and JOBS limit what is used")
+    for name, count, instead in (
+        ("JOBS", given.jobs, "SLURM='array_parallelism=N' limits the runs of a cell at a time"),
+        ("GPUS", given.gpus, "GPUS_PER_NODE is the number of a node"),
+    ):
+        if count is not None and given.launcher == "slurm":
+            raise InputError(f"{name}={count} is not for LAUNCHER=slurm, where the cluster decides when runs start; {instead}")
     least_of = {"WORKERS": (given.workers, 1), "MAX_WORKERS": (given.max_workers, 1), "GPUS_PER_NODE": (given.gpus_per_node, 0)}
     for name, (count, least) in least_of.items():
         if count is not None and count < least:

@@ -18,9 +18,15 @@ BLOCK = 128  # rows of the Gram matrix computed at once
 
 def truncated_svd(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
     """The best factors u (rank, in) and v (out, rank) of a matrix, and the fraction of its energy they keep."""
+    if weight.is_meta:  # has a shape, but no values to read
+        inputs = weight.shape[1:].numel()
+        return weight.new_empty(rank, inputs), weight.new_empty(len(weight), rank), 1.0
+    return computed_svd(weight, rank)
+
+
+def computed_svd(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
+    """The same from the values of the matrix."""
     matrix = weight.detach().flatten(1).to(torch.promote_types(weight.dtype, torch.float32))
-    if matrix.is_meta:  # has a shape, but no values to read
-        return weight.new_empty(rank, matrix.shape[1]), weight.new_empty(len(matrix), rank), 1.0
     through_gram = matrix.dtype == torch.float32 and max(matrix.shape) >= CLEARLY_NOT_SQUARE * min(matrix.shape)
     U, S, Vh, energy = (gram_svd(matrix, rank) if through_gram else None) or full_svd(matrix, rank)
     root = S.sqrt()

@@ -101,7 +101,13 @@ def parse(words: str) -> dict[str, Any]:
             raise InputError(f"SLURM: {word}: {own}")
         number = int(value) if value.isdecimal() else {"true": True}.get(value, value)
         found[key if key in SHARED else f"slurm_{key}"] = number
-    return found
+    return found | {"slurm_srun_args": srun_arguments(found)}
+
+
+def srun_arguments(settings: Mapping[str, Any]) -> list[str]:
+    """The arguments of srun: Slurm 22.05 to 23.11 does not pass on the cores that sbatch was given."""
+    cores = [f"--cpus-per-task={settings['cpus_per_task']}"] if "cpus_per_task" in settings else []
+    return [*shlex.split(str(settings.get("slurm_srun_args", ""))), *cores]
 
 
 def resources(work: Work, gpus_per_node: int) -> dict[str, Any]:
@@ -173,12 +179,20 @@ def number_of(work: Work) -> str | None:
     return path.read_text() if path.exists() else None
 
 
-def queued_or(before: dict[str, str]) -> dict[str, str]:
-    """What is in the queue; `before` if squeue fails, which happens now and then."""
-    try:
-        return queued()
-    except InputError:
-        return before
+class Queue:
+    """The states of jobs, by their number, look by look."""
+
+    def __init__(self, there: dict[str, str]) -> None:
+        self.there, self.missing = there, set[str]()
+
+    def look(self) -> None:
+        """Look again. If squeue fails, which happens now and then, all stays as it was."""
+        with contextlib.suppress(InputError):
+            there, before = queued(), self.there
+            gone = {number for number in before if number not in there}
+            # a job that has just been submitted may not be listed yet: it has ended when it is missing twice
+            self.there = there | {number: before[number] for number in gone - self.missing}
+            self.missing = gone - self.missing
 
 
 def trained(work: Work) -> bool:
@@ -203,12 +217,12 @@ def run_all(
         say(f"{'in the queue' if number_of(work) in there else 'submitted'}: {work.name}, Slurm job {number_of(work)}")
     waiting, failed = list(works) if wait else [], []
     started: set[Work] = set()
-    there |= {number_of(work) or "": "PENDING" for work in works if number_of(work) not in there}
+    queue = Queue(there | {number_of(work) or "": "PENDING" for work in works if number_of(work) not in there})
     with Interrupts(children=[]) as interrupts:
         while waiting and not interrupts.requested():
-            there = queued_or(there)
+            queue.look()
             for work in list(waiting):
-                state = there.get(number_of(work) or "")
+                state = queue.there.get(number_of(work) or "")
                 if state not in NOT_STARTED and work not in started:  # also one that has ended since the last look
                     started.add(work)
                     watcher.started(work, (f"Slurm job {number_of(work)}",))

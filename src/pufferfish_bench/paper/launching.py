@@ -1,6 +1,7 @@
 """Train runs side by side on this machine. submitit starts and watches the processes; placement.py says which come next."""
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -50,6 +51,8 @@ def print_to(log: Path) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
+    # of a run that was stopped too, submitit would say in the end that the job completed successfully
+    logging.getLogger("submitit").addFilter(lambda record: "success" not in record.getMessage())
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pufferfish_bench.base.errors import InputError
+from pufferfish_bench.base.file_lock import locked
 from pufferfish_bench.paper.supervision import wait_until
 
 LOCK, QUEUE = "pufferfish-bench.lock", "pufferfish-bench.queue"
@@ -43,15 +44,6 @@ def held(*, exclusive: bool) -> Iterator[None]:
         with opened(QUEUE) as queue:
             wait_until(lambda: locked(queue, mode) and locked(lock, mode), WAITING[exclusive])
         yield
-
-
-def locked(file: int, mode: int) -> bool:
-    """Try to lock a file; whether that succeeded."""
-    try:
-        fcntl.flock(file, mode | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextlib.contextmanager

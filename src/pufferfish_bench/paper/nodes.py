@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-PATIENCE = 110  # seconds that torchrun gives its workers to finish a step and write a checkpoint
+PATIENCE = 110  # seconds that torchrun gives its workers to finish a step and write a checkpoint; scripts/ have the same
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,15 @@ class Nodes:
 
     @property
     def rendezvous(self) -> list[str]:
-        """The arguments of torchrun with which the machines find each other; one port per job, in case jobs share a machine."""
-        where = f"{self.first}:{20_000 + self.job % 10_000}"
+        """The arguments of torchrun with which the machines find each other."""
+        where = f"{self.first}:{port(self.job)}"
         meeting = ["--rdzv-id", str(self.job), "--rdzv-backend", "c10d", "--rdzv-endpoint", where]
         return ["--nnodes", str(self.count), *meeting]
+
+
+def port(job: int) -> int:
+    """Where the machines of a job meet: one port per job, in case jobs share a machine. scripts/slurm.sh has the same."""
+    return 20_000 + job % 10_000
 
 
 def split(workers: int, per_node: int) -> int:

@@ -20,6 +20,7 @@ class Machine:
     slots: tuple[str, ...]  # the names of the GPUs, or numbers of equal parts of the cores
     jobs: int  # most runs at the same time
     has_gpus: bool = False
+    is_cluster: bool = False  # each run has machines of its own
 
     def fits(self, need: Need) -> bool:
         """Whether a run could ever start here."""

@@ -32,7 +32,7 @@ def machine_for(works: Sequence[Work], *, gpus: int | None, jobs: int | None, la
         if count is not None and count < least:
             raise InputError(f"{name}={count} must be at least {least}")
     if launcher == "slurm":  # the cluster decides when a run starts, and where
-        return Machine(numbers(len(works)), len(works))
+        return Machine(numbers(len(works)), len(works), is_cluster=True)
     looks = gpus is None and works
     found = gpus_here() if looks else numbers(gpus or 0)
     count = 1 if launcher == "debug" else jobs or len(found) or 1
@@ -61,23 +61,37 @@ def hours(works: Sequence[Work]) -> dict[Path, float]:
     return {work.directory: work.cell.hours for work in works if work.cell.hours is not None}
 
 
+def lacking(works: Sequence[Work], machine: Machine) -> list[Work]:
+    """The runs that need more GPUs than there are."""
+    return [work for work in works if not machine.fits(work.need(machine))]
+
+
 def advice(works: Sequence[Work], machine: Machine) -> list[str]:
     """What to do about the cells that cannot be placed on the machine: a line for each table and kind of cell."""
     here = len(machine.slots)
-    lacking: dict[tuple[str, int, int | None], list[str]] = {}
-    for work in works:
-        need = work.need(machine)
-        if not machine.fits(need):
-            table, cell, *_ = work.name.split("/")
-            names = lacking.setdefault((table, need.slots, work.cell.global_batch), [])
-            if cell not in names:
-                names.append(cell)
-    return [f"cannot be placed here: {line(*kind, names, here)}" for kind, names in lacking.items()]
+    found: dict[tuple[str, int, int | None], list[str]] = {}
+    for work in lacking(works, machine):
+        table, cell, *_ = work.name.split("/")
+        names = found.setdefault((table, work.need(machine).slots, work.cell.global_batch), [])
+        if cell not in names:
+            names.append(cell)
+    return [f"cannot be placed here: {line(*kind, names, here)}" for kind, names in found.items()]
 
 
 def line(table: str, slots: int, batch: int | None, cells: Sequence[str], here: int) -> str:
     """What is missing, and what to do."""
-    ways = ["LAUNCHER=slurm trains on several machines of a cluster, and CELLS= leaves cells out"]
     if batch:
-        ways.insert(0, f"MAX_WORKERS={here} trains at the global batch of {batch} on {most_workers(batch, here)} of them")
-    return f"{table}: {', '.join(cells)}: {slots} GPUs are needed and there are {here}; {'; '.join(ways)}"
+        way = f"MAX_WORKERS={here} trains at the global batch of {batch} on {most_workers(batch, here)} of them"
+    else:
+        out = " ".join(f"!{table}/{cell}" for cell in cells)
+        way = f"MAX_WORKERS cannot help, because the batch is one of each worker; CELLS='{out}' leaves them out"
+    ways = f"{way}; LAUNCHER=slurm trains on several machines of a cluster"
+    return f"{table}: {', '.join(cells)}: {slots} GPUs are needed and there are {here}; {ways}"
+
+
+def remedies(works: Sequence[Work], machine: Machine) -> tuple[int | None, list[str]]:
+    """With which MAX_WORKERS, if any, and which patterns for CELLS all that is left can be placed on the machine."""
+    short = lacking(works, machine)
+    limit = len(machine.slots) if any(work.cell.global_batch for work in short) else None
+    out = ["!" + "/".join(work.name.split("/")[:2]) for work in short if not work.cell.global_batch]
+    return limit, list(dict.fromkeys(out))

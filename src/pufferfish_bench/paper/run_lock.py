@@ -1,11 +1,11 @@
 """A run that several tables need is trained once, also if they are made by several commands at the same time."""
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from pufferfish_bench.base.file_lock import locked
 from pufferfish_bench.paper.supervision import wait_until
 from pufferfish_bench.records import run_directory
 
@@ -25,14 +25,3 @@ def held(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def locked(file: int) -> bool:
-    """Try to lock a file; whether that succeeded. Some network file systems have no locks: there it always does."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True

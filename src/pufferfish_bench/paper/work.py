@@ -39,7 +39,7 @@ class Work:
     def need(self, machine: Machine) -> Need:
         """What the run occupies there: a GPU for each worker; without GPUs, one part of the cores."""
         slots = self.cell.gpus if machine.has_gpus else 1
-        return Need(slots, alone=self.cell.measures_time or not slots)
+        return Need(slots, alone=not machine.is_cluster and (self.cell.measures_time or not slots))
 
 
 def grouped(jobs: Sequence[Job]) -> list[Work]:
@@ -48,6 +48,16 @@ def grouped(jobs: Sequence[Job]) -> list[Work]:
     for job in jobs:
         found.setdefault(job.directory, []).append(job)
     return [Work(tuple(sorted(same, key=lambda job: not job.cell.measures_time))) for same in found.values()]
+
+
+def longest_first(works: Sequence[Work], machine: Machine) -> list[Work]:
+    """The order in which to train several runs at a time: if the longest came last, it would be trained alone at the end.
+
+    Runs whose hours are not known come last, in the order of the tables, which one run at a time keeps too.
+    """
+    if machine.jobs == 1 or machine.is_cluster:
+        return list(works)
+    return sorted(works, key=lambda work: -(work.cell.hours or 0.0))
 
 
 def is_left(job: Job) -> bool:

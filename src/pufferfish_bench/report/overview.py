@@ -90,7 +90,9 @@ class Overview(Watcher):
         counts = {"running": len(self.running), "done": self.done, "failed": self.failed}
         waiting = self.total - sum(counts.values())
         words = ", ".join(f"{count} {name}" for name, count in (counts | {"waiting": waiting}).items())
-        return f"{words}; {'time left: unknown' if left is None else f'{about(left)} left'}" if waiting or self.running else words
+        if not (waiting or self.running) or (left is not None and left < 1):  # in the end a run evaluates and keeps its record
+            return words
+        return f"{words}; {'time left: unknown' if left is None else f'{about(left)} left'}"
 
     def remaining(self) -> float | None:
         """Seconds until all runs have ended; None if nothing is known about one of them."""
