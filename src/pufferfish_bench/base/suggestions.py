@@ -7,7 +7,7 @@ from pufferfish_bench.base.errors import InputError
 
 MOST = 2  # names that a sentence suggests
 SHORTEST = 3  # letters of a word that may be a part of a name
-LONGEST = 15  # names that a sentence lists beside the nearest
+LONGEST = 20  # names that a sentence lists beside the nearest
 
 
 def nearest(word: str, known: Collection[str]) -> list[str]:
