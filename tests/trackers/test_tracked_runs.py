@@ -136,17 +136,18 @@ def test_the_translations_of_a_run_are_files_of_its_trackers(invoke: Command, tm
 
 
 def test_each_run_of_a_sweep_is_a_run_of_the_tracker_outside_the_identity(invoke: Command, tmp_path: Path):
+    store = str(tmp_path / "store")  # MLflow remembers relative paths of this process
     tiny = (*SMALL, "epochs=1", "dataset.train_images=32", "seed=1,2")
     assert invoke("--multirun", *tiny, "tracker=none").returncode == 0
     folders = sorted((tmp_path / "results" / "runs").iterdir())
     assert not any((folder / "tensorboard").exists() or (folder / "tracker_id").exists() for folder in folders)
     for folder in folders:
         (folder / RUN).unlink()  # as if it had been killed at its end
-    assert invoke("--multirun", *tiny, "tracker=[mlflow,tensorboard]", FOLDER).returncode == 0
+    assert invoke("--multirun", *tiny, "tracker=[mlflow,tensorboard]", f"tracker.mlflow.uri={store}").returncode == 0
     assert sorted((tmp_path / "results" / "runs").iterdir()) == folders
-    assert {mlflow_run(folder, "store")[1].data.params["seed"] for folder in folders} == {"1", "2"}
+    assert {mlflow_run(folder, store)[1].data.params["seed"] for folder in folders} == {"1", "2"}
     for folder in folders:  # the epochs that were trained without a tracker are there too
-        assert_complete(mlflow_curves(folder, "store"), read_rows(folder / EPOCHS))
+        assert_complete(mlflow_curves(folder, store), read_rows(folder / EPOCHS))
         assert_complete(tensorboard_curves(folder), read_rows(folder / EPOCHS))
 
 

@@ -33,7 +33,7 @@ def rehearse(model: nn.Module, ranks: Mapping[str, int], sample: Sequence[Any]) 
         return None
     return (
         f"{len(uncalled)} of {len(ranks)} layers to factorise are not called in the forward pass ({few(uncalled)}): they are "
-        "unused, or other code reads their weight, which a low-rank layer computes anew each time; name them in low_rank.keep"
+        "unused, or other code reads their weight, which a low-rank layer computes again each time; name them in low_rank.keep"
     )
 
 

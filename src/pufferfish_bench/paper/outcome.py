@@ -127,14 +127,14 @@ def beside_others(records: Iterable[Record], asked: Quantity) -> bool:
     return asked.is_time and any(machine_load.had_company(record.run) for record in records)
 
 
-def seeds_missing(relation: Relation, table: PaperTable, found: Mapping[str, Sequence[Record]]) -> str:
+def seeds_missing(judgement: Judgement, relation: Relation, table: PaperTable, found: Mapping[str, Sequence[Record]]) -> str:
     """How many of the seeds that were fixed in advance are there, if some are missing: a test before the end would be a peek.
 
-    A single seed has a verdict of its own; under the paper's profile it is compared with the paper's own spread.
+    Counts are not tested. A single seed has a verdict of its own: the paper's profile compares it with the paper's spread.
     """
     ends = [found[cell] for cell, _ in relation.ends if table.cell(cell).has_seeds]
     done = min((len(records) for records in ends), default=table.seeds)
-    return f"{done} of {table.seeds} seeds" if 1 < done < table.seeds else ""
+    return f"{done} of {table.seeds} seeds" if judgement.p is not None and 1 < done < table.seeds else ""
 
 
 def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcome:
@@ -168,7 +168,7 @@ def read(table: PaperTable, records: Path, numbers: Mapping[str, Any]) -> Outcom
             judgement = judgement.without_verdict(why)
         elif beside_others(runs, asked):
             judgement = judgement.without_verdict(verdicts.BESIDE_OTHERS, keep_interval=True)
-        elif why := (relation.gates and failures(findings[relation.gates])) or seeds_missing(relation, table, found):
+        elif why := (relation.gates and failures(findings[relation.gates])) or seeds_missing(judgement, relation, table, found):
             judgement = judgement.without_verdict(verdicts.not_tested(why), keep_interval=True)
         claims.append(Claim(relation, asked, paper, judgement))
     gaps = gap_curves(table, found, samples, numbers, incomparable)

@@ -65,4 +65,7 @@ class WeightsAndBiases(Tracker):
         self.run.save(str(Path(self.run.dir) / name), base_path=self.run.dir, policy="now")
 
     def disconnect(self, *, finished: bool) -> None:
+        import wandb
+
         self.run.finish(exit_code=0 if finished else 1)
+        wandb.teardown()  # waits until the package's own process has written everything; finish() alone may not
