@@ -19,7 +19,7 @@ from pufferfish_bench.paper.numbers import paper_numbers
 from pufferfish_bench.records.measured import PARTS
 from pufferfish_bench.records.record import Record
 from pufferfish_bench.report import cell_charts, charts, pictures, size_charts, svg, sweep_charts
-from tests.support.records import ablation, report, write_cell, write_record
+from tests.support.records import ablation, plant_company, report, write_cell, write_record
 
 EPOCH = quantities.quantity("seconds_per_epoch").label
 FORMS = {  # a table or figure of each form, and two of its cells
@@ -140,6 +140,22 @@ def test_a_single_seed_is_named_and_a_dollar_in_a_machines_name_is_not_maths(tmp
     foot = " ".join(words(tmp_path / "tables/cpu/table8.svg"))
     assert "One seed. From the records: " in foot
     assert "on a $dear$ one" in foot
+
+
+def test_curves_are_over_epochs_if_a_run_had_company(tmp_path: Path):
+    for cell in ("low_rank", "vanilla"):
+        for seed in (1, 2):
+            plant_company(write_record(tmp_path / f"records/cpu/table8/{cell}/seed{seed}", values=(10.0, 20.0, 30.0)), 0.0)
+    report(tmp_path)
+    assert "minutes of training" in words(tmp_path / "tables/cpu/table8.svg")
+    plant_company(tmp_path / "records/cpu/table8/vanilla/seed2", 2.0)
+    report(tmp_path)
+    shown = words(tmp_path / "tables/cpu/table8.svg")
+    assert "minutes of training" not in shown
+    assert cell_charts.EPOCHS in shown
+    found = read(tmp_path, "table8")
+    assert cell_charts.several_epochs(found, ["low_rank"])["low_rank"][0] != [1.0, 2.0, 3.0]
+    assert cell_charts.several_epochs(found, ["low_rank", "vanilla"])["low_rank"][0] == [1.0, 2.0, 3.0]
 
 
 def test_a_curve_is_the_mean_over_seeds_up_to_the_shortest(tmp_path: Path):

@@ -14,7 +14,7 @@ from pufferfish_bench.paper import outcome, tables, verdicts
 from pufferfish_bench.paper.numbers import paper_numbers
 from pufferfish_bench.records.files import read_json, write_json
 from pufferfish_bench.report import claim_sheets, output, page_tables, reproduction
-from tests.support.records import ablation, report, write_cell, write_counted, write_record
+from tests.support.records import ablation, plant_company, report, write_cell, write_counted, write_record
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -184,12 +184,6 @@ def test_times_with_more_workers_than_cores_are_not_compared_but_those_of_severa
     found = [claim.judgement for claim in read(tmp_path, "figure4c").claims]
     assert [judgement.verdict for judgement in found] == [verdicts.HOLDS, verdicts.CROWDED, verdicts.HOLDS, verdicts.HOLDS]
     assert found[1].p is None
-
-
-def plant_company(run: Path, cores: float) -> None:
-    """A second sitting during which other processes used some cores."""
-    alone = {"load_before": 0.1, "load_after": 1.0, "other_busy_cores": 0.01}
-    write_json(run / "run.json", read_json(run / "run.json") | {"machine_load": [alone, alone | {"other_busy_cores": cores}]})
 
 
 def test_times_measured_beside_other_processes_are_marked_and_are_not_tested(tmp_path: Path):

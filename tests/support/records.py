@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pufferfish_bench.cli import report as command
+from pufferfish_bench.records.files import read_json, write_json
 from pufferfish_bench.records.reader import FORMAT
 
 COMPUTING = {"data": 0.01, "forward": 0.2, "backward": 0.4, "step": 0.03, "method": 0.001, "other": 0.009}
@@ -164,3 +165,9 @@ def write_lab_run(
     (directory / "run.json").write_text(json.dumps(run))
     (directory / "epochs.jsonl").write_text(json.dumps(row | {"test_accuracy": 10.0}) + "\n")
     return directory
+
+
+def plant_company(run: Path, cores: float) -> None:
+    """A second sitting during which other processes used some cores."""
+    alone = {"load_before": 0.1, "load_after": 1.0, "other_busy_cores": 0.01}
+    write_json(run / "run.json", read_json(run / "run.json") | {"machine_load": [alone, alone | {"other_busy_cores": cores}]})

@@ -10,12 +10,14 @@ from matplotlib.figure import Figure
 
 from pufferfish_bench.paper import outcome, quantities
 from pufferfish_bench.paper.outcome import Claim, Outcome
+from pufferfish_bench.records import machine_load
 from pufferfish_bench.records.record import Record
 from pufferfish_bench.report import charts
 
 MOST_MARKERS = 12  # on a curve
 STYLES = ("-", "--", ":")  # colours and markers repeat after eight cells; then the line style changes
-Curve = tuple[list[float], list[float]]  # minutes, values
+MINUTES, EPOCHS = "minutes of training", "epoch (no times: other processes ran beside these runs)"
+Curve = tuple[list[float], list[float]]  # minutes or epochs, values
 
 
 def draw(found: Outcome, trained: Sequence[str]) -> Figure:
@@ -98,28 +100,37 @@ def draw_figures(axes: Axes, trained: Sequence[str], shown: Sequence[outcome.Fig
 
 def draw_curves(axes: Axes, found: Outcome, trained: Sequence[str], curves: Mapping[str, Curve]) -> None:
     """A line for each cell, in the colour it has in the panel above."""
-    for name, (minutes, values) in curves.items():
+    for name, (places, values) in curves.items():
         position = trained.index(name)
         style = STYLES[position // len(charts.LINES) % len(STYLES)]
-        every = math.ceil(len(minutes) / MOST_MARKERS)
+        every = math.ceil(len(places) / MOST_MARKERS)
         look = {"linestyle": style, "markersize": 4, "markevery": every, **charts.look(position)}
-        axes.plot(minutes, values, label=found.table.cell(name).label, **look)
+        axes.plot(places, values, label=found.table.cell(name).label, **look)
     metric = found.records[next(iter(curves))][0].metric
-    axes.set(xlabel="minutes of training", ylabel=quantities.label(metric))
+    axes.set(xlabel=EPOCHS if had_company(found, trained) else MINUTES, ylabel=quantities.label(metric))
     axes.legend(fontsize=9, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 def several_epochs(found: Outcome, trained: Sequence[str]) -> dict[str, Curve]:
-    """The curves of cells with more than one epoch; none if the cells have different metrics."""
+    """The curves of cells with more than one epoch; none if the cells have different metrics.
+
+    They are over epochs if other processes ran beside one of the runs, because the times then compare nothing.
+    """
     if len({found.records[name][0].metric for name in trained}) > 1:
         return {}
-    curves = {name: curve(found.records[name]) for name in trained}
+    company = had_company(found, trained)
+    curves = {name: curve(found.records[name], over_epochs=company) for name in trained}
     return {name: points for name, points in curves.items() if len(points[0]) > 1}
 
 
-def curve(records: Sequence[Record]) -> Curve:
-    """Minutes since the start and the metric after each epoch, the mean over seeds."""
+def had_company(found: Outcome, cells: Sequence[str]) -> bool:
+    """Whether other processes used the machine during one of the runs of these cells."""
+    return any(machine_load.had_company(record.run) for name in cells for record in found.records[name])
+
+
+def curve(records: Sequence[Record], *, over_epochs: bool = False) -> Curve:
+    """Minutes since the start, or epochs, and the metric after each epoch, the mean over seeds."""
     metric = records[0].metric
     minutes = [fmean(seeds) for seeds in zip(*(record.minutes for record in records), strict=False)]
     values = [fmean(row[metric] for row in seeds) for seeds in zip(*(record.rows for record in records), strict=False)]
-    return minutes, values
+    return [float(epoch + 1) for epoch in range(len(values))] if over_epochs else minutes, values

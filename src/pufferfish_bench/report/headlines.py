@@ -39,7 +39,7 @@ def draw(outcomes: Sequence[Outcome], folder: Path, console: Console) -> list[Op
 def accuracy(outcomes: Sequence[Outcome], folder: Path, console: Console) -> Opening:
     """The learning curves of the table that has a `headline`."""
     asked = [found for found in outcomes if found.table.headline]
-    found = next((found for found in asked if len(trained(found)) > 1), None)
+    found = next((found for found in asked if len(trained(found)) > 1 and not with_company(found)), None)
     if found is None:
         return Opening(ACCURACY, " ".join(map(missing, asked)) or "No table has a headline in conf/table/.")
     records = trained(found)
@@ -66,6 +66,11 @@ def trained(found: Outcome) -> dict[str, tuple[Record, ...]]:
         for label, records in there.items()
         if records[0].metric == metrics[0] and all(len(record.rows) > 1 for record in records)
     }
+
+
+def with_company(found: Outcome) -> bool:
+    """Whether other processes ran beside the runs of the headline: its times would compare nothing."""
+    return cell_charts.had_company(found, list(found.table.headline.cells.values()))
 
 
 def missing(found: Outcome) -> str:
