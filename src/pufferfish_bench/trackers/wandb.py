@@ -2,16 +2,18 @@
 
 import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pufferfish_bench.trackers.tracker import Progress, Tracker, figures
-from pufferfish_bench.trackers.wandb_file import logged_steps
+from pufferfish_bench.trackers.wandb_file import is_complete, logged_steps
 
 log = logging.getLogger(__name__)
 
 Mode = Literal["online", "offline"]
+WAIT = 10.0  # seconds for the package's own process to write the end of a run
 
 
 class WeightsAndBiases(Tracker):
@@ -39,7 +41,7 @@ class WeightsAndBiases(Tracker):
         if self.mode == "online" and not wandb.login(prompt=False, verify=False):  # wandb.init would ask in the terminal
             raise RuntimeError("there is no API key; use `wandb login`, or tracker.wandb.mode=offline")
         folder, name = self.directory / "wandb", self.run_id()
-        self.sent = logged_steps(folder.glob(f"offline-run-*-{name}/run-{name}.wandb")) if self.mode == "offline" else set()
+        self.sent = logged_steps(self.offline_files()) if self.mode == "offline" else set()
         self.run = wandb.init(
             project=self.project, entity=self.entity, mode=self.mode, id=name, resume="allow", name=self.name,
             dir=self.directory, config={key: value for key, value in self.manifest.items() if key != "format"},
@@ -49,6 +51,10 @@ class WeightsAndBiases(Tracker):
             self.sent = set(range(self.run.starting_step))
         upload = f"`wandb sync {folder}/offline-run-*` uploads it"
         log.info(f"{self.label}: {self.run.url if self.mode == 'online' else upload}")
+
+    def offline_files(self) -> list[Path]:
+        name = self.run_id()
+        return list((self.directory / "wandb").glob(f"offline-run-*-{name}/run-{name}.wandb"))
 
     def send(self, progress: Progress) -> None:
         for row in progress.rows:
@@ -68,4 +74,9 @@ class WeightsAndBiases(Tracker):
         import wandb
 
         self.run.finish(exit_code=0 if finished else 1)
-        wandb.teardown()  # waits until the package's own process has written everything; finish() alone may not
+        if self.mode != "offline":
+            return
+        wandb.teardown()  # ends the package's own process, which otherwise may write the end of the run much later
+        deadline = time.monotonic() + WAIT
+        while not any(map(is_complete, self.offline_files())) and time.monotonic() < deadline:
+            time.sleep(0.1)

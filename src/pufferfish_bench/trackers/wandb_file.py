@@ -24,6 +24,14 @@ def logged_steps(paths: Iterable[Path]) -> set[int]:
     return steps
 
 
+def is_complete(path: Path) -> bool:
+    """Whether the end of the run is in its file, which comes after everything else."""
+    from wandb.proto import wandb_internal_pb2
+
+    messages = (wandb_internal_pb2.Record.FromString(content) for content in records(path.read_bytes()))  # type: ignore[attr-defined]
+    return any(message.HasField("exit") for message in messages)
+
+
 def records(content: bytes) -> Iterator[bytes]:
     """The complete records of a log."""
     place, record = START, b""
