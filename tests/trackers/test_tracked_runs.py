@@ -218,6 +218,8 @@ def test_every_command_of_the_page_runs_as_printed(
     monkeypatch.chdir(folder)
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    # the default, with an absolute path: MLflow remembers relative ones of this process, whatever the current directory is
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
     words = shlex.split(command)
     while "=" in words[0]:
         monkeypatch.setenv(*words.pop(0).split("=", 1))
