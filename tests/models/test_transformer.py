@@ -21,7 +21,7 @@ def tiny(*, width: int = 12, heads: int = 3, layers: int = 2, dropout: float = 0
     """A net in double precision and without symmetries: biases and norms are random too."""
     torch.manual_seed(seed)
     model = Transformer(
-        vocabulary=11, width=width, heads=heads, inner=20, layers=layers, dropout=dropout, positions=9, padding=PADDING
+        vocabulary=11, width=width, heads=heads, inner=20, layers=layers, dropout=dropout, positions=9, padding=PADDING, gain=1.0
     ).double()
     for parameter in model.parameters():
         if parameter.ndim == 1:
@@ -40,7 +40,7 @@ def padded(source: Tensor, more: int) -> Tensor:
 def test_the_counts_match_the_paper_exactly():
     with torch.device("meta"):
         model = Transformer(
-            vocabulary=9521, width=512, heads=8, inner=2048, layers=6, dropout=0.1, positions=200, padding=PADDING
+            vocabulary=9521, width=512, heads=8, inner=2048, layers=6, dropout=0.1, positions=200, padding=PADDING, gain=1.0
         )
     assert counting.parameters(model) == 48_978_432
     choice = lowrank.choose(model, **HYBRID)
@@ -175,15 +175,17 @@ def test_at_full_rank_the_factored_net_computes_the_same():
     torch.testing.assert_close(model(source, target), dense)
 
 
-def test_matrices_and_factors_start_within_their_xavier_bounds_and_fill_them():
+@pytest.mark.parametrize("gain", [1.0, 0.15])
+def test_matrices_and_factors_start_within_their_xavier_bounds_times_the_gain_and_fill_them(gain: float):
     torch.manual_seed(0)
-    model = Transformer(vocabulary=300, width=64, heads=4, inner=256, layers=2, dropout=0.1, positions=9, padding=PADDING)
+    sizes = {"vocabulary": 300, "width": 64, "heads": 4, "inner": 256, "layers": 2, "positions": 9}
+    model = Transformer(**sizes, dropout=0.1, padding=PADDING, gain=gain)
     lowrank.restructure(model, lowrank.choose(model, **HYBRID).ranks, model.initialise)
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    matrices = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.ndim > 1}
     assert len(matrices) == 1 + (6 + 10) + 2 * (6 + 10)
-    for matrix in matrices:
-        bound = math.sqrt(6 / sum(matrix.shape))
-        assert 0.95 * bound < float(matrix.detach().abs().max()) <= bound
+    for name, matrix in matrices.items():
+        bound = math.sqrt(6 / sum(matrix.shape)) * (1.0 if name == "embedding.weight" else gain)
+        assert 0.95 * bound < float(matrix.abs().max()) <= bound
 
 
 def test_every_parameter_gets_a_gradient_from_every_batch():

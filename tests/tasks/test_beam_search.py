@@ -20,7 +20,9 @@ Scored = tuple[float, list[int]]
 def tiny(seed: int, *, vocabulary: int = 6) -> Transformer:
     """A model in double precision, so that there are no ties, whose probabilities are far from uniform."""
     torch.manual_seed(seed)
-    model = Transformer(vocabulary=vocabulary, width=8, heads=2, inner=8, layers=1, dropout=0.1, positions=12, padding=PADDING)
+    model = Transformer(
+        vocabulary=vocabulary, width=8, heads=2, inner=8, layers=1, dropout=0.1, positions=12, padding=PADDING, gain=1.0
+    )
     with torch.no_grad():
         model.embedding.weight.mul_(3)
     return model.double().eval()

@@ -42,7 +42,7 @@ def task(**changes: object) -> Translation:
 def net(vocabulary: int) -> Transformer:
     torch.manual_seed(0)
     return Transformer(
-        vocabulary=vocabulary, width=16, heads=2, inner=32, layers=1, dropout=0.0, positions=40, padding=PAD
+        vocabulary=vocabulary, width=16, heads=2, inner=32, layers=1, dropout=0.0, positions=40, padding=PAD, gain=1.0
     ).eval()
 
 

@@ -99,8 +99,8 @@ def prefix_of(file: CommentedFile, group: str) -> str:
 
 
 def recipe_section(folder: Path) -> Iterator[str]:
-    """The values of each profile side by side; `common.yaml` holds for all of them."""
-    paths = [folder / f"{name}.yaml" for name in (*PROFILES, "common")]
+    """The values of each profile side by side; `common.yaml` and `miniature.yaml` hold what several of them share."""
+    paths = [folder / f"{name}.yaml" for name in (*PROFILES, "common", "miniature")]
     files = {path.stem: read_commented(path) for path in paths if path.exists()}
     profiles = [name for name in PROFILES if name in files]
     values = {name: recipe_values(name, files) for name in profiles}

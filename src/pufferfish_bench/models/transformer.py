@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pufferfish_bench.base.errors import InputError
-from pufferfish_bench.base.ranges import Count, Decay, Natural
+from pufferfish_bench.base.ranges import Count, Decay, Natural, Positive
 
 KeysAndValues = tuple[Tensor, Tensor]  # each (rows, heads, positions, width / heads)
 
@@ -134,12 +134,13 @@ class Transformer(nn.Module):
 
     def __init__(
         self, *, vocabulary: Count, width: Count, heads: Count, inner: Count, layers: Count, dropout: Decay, positions: Count,
-        padding: Natural,
+        padding: Natural, gain: Positive,
     ):  # fmt: skip
         super().__init__()
         if width % heads:
             raise InputError(f"model.net.width={width} must be a multiple of model.net.heads={heads}")
         self.padding = padding
+        self.gain = gain
         self.embedding = nn.Embedding(vocabulary, width)
         self.register_buffer("positions", sinusoids(positions, width), persistent=False)
         self.drop = nn.Dropout(dropout)
@@ -150,11 +151,12 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(DecoderLayer(**sizes) for _ in range(layers))
         self.apply(self.initialise)
 
-    @staticmethod
-    def initialise(layer: nn.Module) -> None:
-        """Xavier for matrices, their factors and the embedding; PyTorch's default for biases."""
-        if isinstance(layer, nn.Linear | nn.Embedding):
+    def initialise(self, layer: nn.Module) -> None:
+        """Xavier for the embedding, and times `gain` for matrices and their factors; PyTorch's default for biases."""
+        if isinstance(layer, nn.Embedding):
             nn.init.xavier_uniform_(layer.weight)
+        elif isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight, self.gain)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """For source (batch, S) and target (batch, T): logits (batch, T, vocabulary) of the word after each target word."""
