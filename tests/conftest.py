@@ -11,7 +11,9 @@ import hypothesis
 import pytest
 import torch
 
+from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli.run import run as pufferfish_run
+from pufferfish_bench.distributed.lab import Lab
 from tests.support.commands import Command
 from tests.support.parsers import remember_parsed_text
 
@@ -34,6 +36,16 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 def machine_lock_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Runs of the tests neither wait for real runs on this machine nor keep them waiting."""
     os.environ["PUFFERFISH_LOCKS"] = str(tmp_path_factory.mktemp("locks"))
+
+
+@pytest.fixture(scope="session")
+def lab() -> None:
+    """Skip where the network lab cannot run: it needs root, network namespaces and tc."""
+    try:
+        with Lab(hosts=1, cap="200mbit"):
+            pass
+    except InputError as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture

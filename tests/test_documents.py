@@ -1,5 +1,6 @@
 """The README and the pages of docs/: short enough to be finished, every link leads somewhere, every result is a published one."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -62,6 +63,12 @@ def test_the_results_of_the_readme_are_published_claims():
         value, _, interval = ours.strip().partition(" (")
         found = [line for line in published.splitlines() if f"| {paper.strip()} | {value} | {interval.rstrip(')')}" in line]
         assert found, (paper, ours)
+
+
+def test_the_page_of_results_has_the_published_number_of_the_advisor():
+    published = json.loads((REPOSITORY / "results/advisor/check.json").read_text())
+    assert f"{published['summary']}." in (REPOSITORY / "docs/results.md").read_text().replace("15 %", "15%")
+    assert published["summary"] in (REPOSITORY / "results/advisor/README.md").read_text()
 
 
 def test_every_message_that_troubleshooting_quotes_is_one_of_the_package():

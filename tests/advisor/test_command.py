@@ -3,7 +3,6 @@
 import fnmatch
 import io
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from torch import nn
 from pufferfish_bench.advisor import check, networks, overrides
 from pufferfish_bench.advisor.advice import methods_in
 from pufferfish_bench.advisor.overrides import Chosen
+from pufferfish_bench.base import dense_layers
 from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import advise as command_line
 from pufferfish_bench.cli import advisor_check
@@ -195,6 +195,13 @@ def test_a_model_without_layers_to_factorise_gets_advice_on_the_other_methods(wo
     assert {method["model"] for method in found["methods"]} == {"full-rank"}
     assert list(found["left"]) == ["the model itself"]
     assert not any(layer["factor"] for layer in found["layers"])
+
+
+def test_layers_that_are_left_for_the_same_reason_share_a_line(advise: Advise, capsys: pytest.CaptureFixture):
+    found = advise("model=resnet18", *TOY, *QUICK, "model.low_rank.keep=auto", "model.low_rank.first=auto")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not factorised")]
+    assert lines == list(dense_layers.sentences(found["left"]))
+    assert len(lines) < len(found["left"])
 
 
 @pytest.fixture
@@ -433,7 +440,7 @@ def test_the_models_of_the_check_compose_and_have_runs_for_all_methods(tmp_path:
         check.cases(found, ["nonsense"])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.usefixtures("lab")
 def test_the_check_compares_predictions_with_runs_in_the_lab(tmp_path: Path):
     done = start("--toy", "--out", "found", cwd=tmp_path, program=("-m", "pufferfish_bench.cli.advisor_check"))
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.repository import REPOSITORY
-from tests.support.shell import Shell, printed
+from tests.support.shell import Shell, in_sentences, printed
 
 OWN_TESTS = ("docs/commands.md", "docs/extending.md")
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -36,6 +36,7 @@ RUN_HERE = {
     "torchrun --nproc-per-node 2 -m pufferfish_bench model=resnet18 method=powersgd profile=smoke": "",
     "scripts/netlab --hosts 2 --cap 100mbit -- model=resnet18 method=pufferfish profile=smoke": "",
     "make tables PROFILE=paper DRY=1 GPUS=8": "",
+    "make help": "",
     "pufferfish-run --multirun hydra/launcher=submitit_local profile=smoke seed=1,2": NET + IMAGES,
     "pufferfish-run model=transformer method=pufferfish profile=smoke run_dir=results/runs/numbers": PAIRS,
     'pufferfish-translate run=results/runs/numbers "drei hundert sieben und vierzig"': "",
@@ -54,8 +55,11 @@ NOT_HERE = {
     "make test": "runs this test",
     ".venv/bin/pytest tests/reducers": "runs tests",
     "make lint": "run by CI",
+    "source .venv/bin/activate": "needs the environment of make",
+    "pip install -e .": "needs the internet",
     "make report": "run by tests/paper/test_results.py: it writes into results/",
     "make table4": "needs the data",
+    "make table4 PROFILE=paper": "needs a GPU and the data",
     "make table4 CELLS='*fp32' SEEDS=1": "needs the data",
     "make tables figures": "needs the data",
     "pufferfish-run model=resnet18 profile=cpu download=true probe_steps=1": "needs the internet",
@@ -101,6 +105,7 @@ def shell(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_every_command_of_the_pages_is_run_or_listed():
     found = {line for page in PAGES if str(page.relative_to(REPOSITORY)) not in OWN_TESTS for line in printed(page.read_text())}
+    found |= set(in_sentences((REPOSITORY / "README.md").read_text()))
     assert found == RUN_HERE.keys() | NOT_HERE.keys()
     assert not RUN_HERE.keys() & NOT_HERE.keys()
 
@@ -111,6 +116,8 @@ def test_the_commands_of_the_readme_are_run_as_they_are_printed():
 
 
 @pytest.mark.parametrize("command", RUN_HERE)
-def test_a_printed_command_runs(shell: Shell, command: str):
+def test_a_printed_command_runs(shell: Shell, command: str, request: pytest.FixtureRequest):
+    if command.startswith("scripts/netlab"):
+        request.getfixturevalue("lab")
     said = shell(f"{command.replace('results/runs/RUN ...', RUN)} {RUN_HERE[command]}".strip())
     assert said or "submitit" in command  # whose runs print into their logs

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import netlab
 from pufferfish_bench.distributed import lab as namespaces
 from pufferfish_bench.distributed import network, units
@@ -67,16 +66,6 @@ signal.signal(signal.SIGTERM, hear)
 )
 
 
-@pytest.fixture(scope="module")
-def possible() -> None:
-    """Skip where the lab cannot run."""
-    try:
-        with Lab(hosts=1, cap=CAP):
-            pass
-    except InputError as reason:
-        pytest.skip(str(reason))
-
-
 def words(*program: str, hosts: int = 2, cap: str = "200mbit") -> list[str]:
     return [SCRIPT, "--hosts", str(hosts), "--cap", cap, "--exec", "--", *program]
 
@@ -108,7 +97,7 @@ def alive(processes: Sequence[int]) -> list[int]:
     return [process for process in processes if namespaces.lives(process)]
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_hosts_reach_each_other_and_their_traffic_crosses_their_links(tmp_path: Path):
     environment = {"PATH": os.environ["PATH"]}
     with Lab(hosts=3, cap=CAP) as lab, Interrupts(children=[]) as interrupts:
@@ -121,7 +110,7 @@ def test_hosts_reach_each_other_and_their_traffic_crosses_their_links(tmp_path: 
     assert idle < 0.1 * MEGABYTE
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_both_ends_of_every_link_are_capped():
     with Lab(hosts=2, cap=CAP) as lab:
         for host in range(2):
@@ -131,7 +120,7 @@ def test_both_ends_of_every_link_are_capped():
                 assert queue["options"]["rate"] == CAP / 8
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_a_run_records_its_network_and_no_collective_is_faster_than_the_cap(tmp_path: Path):
     small = (
         "profile=smoke",
@@ -152,14 +141,14 @@ def test_a_run_records_its_network_and_no_collective_is_faster_than_the_cap(tmp_
         assert seconds > collective(size - at_once, 2, 0, 500_000_000 / 8)
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_the_machine_itself_sees_no_new_interface():
     before = configure("ip -brief link")
     with Lab(hosts=2, cap=CAP):
         assert configure("ip -brief link") == before
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 @pytest.mark.parametrize("codes", [(0, 0), (3, 0), (0, 4), (3, 4)])
 def test_the_exit_code_is_the_worst_of_the_hosts_and_nothing_is_left_behind(tmp_path: Path, codes: tuple[int, int]):
     program = f"echo $PPID > lab-$PUFFERFISH_HOST; test $PUFFERFISH_HOST = 0 && exit {codes[0]}; exit {codes[1]}"
@@ -168,7 +157,7 @@ def test_the_exit_code_is_the_worst_of_the_hosts_and_nothing_is_left_behind(tmp_
     assert left_by(int((tmp_path / "lab-0").read_text())) == []
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_a_failing_host_ends_the_others_and_its_exit_code_is_returned(tmp_path: Path):
     finished = run(
         tmp_path, "sh", "-c", "echo $$ > pid-$PUFFERFISH_HOST; test $PUFFERFISH_HOST = 1 && exit 7; exec sleep 600", hosts=3
@@ -177,14 +166,14 @@ def test_a_failing_host_ends_the_others_and_its_exit_code_is_returned(tmp_path: 
     assert alive([int(path.read_text()) for path in tmp_path.glob("pid-*")]) == []
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_a_host_that_is_killed_is_named_with_its_signal(tmp_path: Path):
     finished = run(tmp_path, "sh", "-c", "test $PUFFERFISH_HOST = 1 && kill -9 $$; exec sleep 600")
     assert finished.returncode == 128 + signal.SIGKILL
     assert "host 1 ended with SIGKILL" in finished.stderr
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_the_output_of_host_0_is_shown_and_that_of_others_only_if_they_fail(tmp_path: Path):
     program = "echo I am $PUFFERFISH_HOST; test $PUFFERFISH_HOST != 2"
     finished = run(tmp_path, "sh", "-c", program, hosts=3)
@@ -193,7 +182,7 @@ def test_the_output_of_host_0_is_shown_and_that_of_others_only_if_they_fail(tmp_
     assert "I am 1" not in finished.stderr
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_programs_find_the_labs_settings_in_their_environment(tmp_path: Path):
     workers = f"LOCAL_WORLD_SIZE=3 {sys.executable} -c 'from pufferfish_bench.base import cores; print(cores.workers())'"
     program = f'echo "$PUFFERFISH_NETWORK"; ip -brief address show "$GLOO_SOCKET_IFNAME"; {workers}'
@@ -203,7 +192,7 @@ def test_programs_find_the_labs_settings_in_their_environment(tmp_path: Path):
     assert "10.77.0.1/24" in address
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_all_processes_and_leaves_nothing_behind(tmp_path: Path, number: int):
     process, inside = start(tmp_path)
@@ -214,7 +203,7 @@ def test_a_signal_ends_all_processes_and_leaves_nothing_behind(tmp_path: Path, n
     assert left_by(process.pid) == []
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_programs_have_time_to_finish_until_a_second_signal(tmp_path: Path):
     process, inside = start(tmp_path, DEAF)
     process.terminate()
@@ -226,7 +215,7 @@ def test_programs_have_time_to_finish_until_a_second_signal(tmp_path: Path):
     assert left_by(process.pid) == []
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_a_killed_lab_is_removed_by_the_next_one_and_a_running_lab_is_not(tmp_path: Path):
     for name in ("killed", "living"):
         (tmp_path / name).mkdir()
@@ -243,7 +232,7 @@ def test_a_killed_lab_is_removed_by_the_next_one_and_a_running_lab_is_not(tmp_pa
     assert living.wait(timeout=60) == 128 + signal.SIGTERM
 
 
-@pytest.mark.usefixtures("possible")
+@pytest.mark.usefixtures("lab")
 def test_an_exception_leaves_nothing_behind():
     with pytest.raises(ZeroDivisionError), Lab(hosts=1, cap=CAP):
         raise ZeroDivisionError

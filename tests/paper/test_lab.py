@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli.reproduce import Options, reproduce
-from pufferfish_bench.distributed.lab import Lab
 from pufferfish_bench.paper import tables
 from pufferfish_bench.paper.cells import LabRun
 from pufferfish_bench.records.files import RUN, read_json
@@ -27,12 +25,8 @@ CONTENT = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("lab")
 def test_a_cell_of_the_lab_is_run_once_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    try:
-        with Lab(hosts=1, cap=10**9):
-            pass
-    except InputError as reason:
-        pytest.skip(str(reason))
     monkeypatch.chdir(tmp_path)
     OmegaConf.save(OmegaConf.create(CONTENT), tmp_path / "figure1_lab.yaml")
     monkeypatch.setattr(tables, "folder", lambda: tmp_path)

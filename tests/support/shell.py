@@ -22,6 +22,12 @@ def printed(page: str) -> list[str]:
     return [line for line in (re.sub(r"\s+#.*$|^#.*$", "", line) for line in lines) if line]
 
 
+def in_sentences(page: str) -> list[str]:
+    """The commands that the sentences of a page mention, in backquotes."""
+    text = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(code.split()) for code in re.findall(r"`((?:make|pip|source|pufferfish-\w+|torchrun)\s[^`]+)`", text)]
+
+
 class Shell:
     """Runs a command to its end in the current folder: in this process if it is one of ours, with two ranks under torchrun."""
 

@@ -12,7 +12,8 @@ from pufferfish_bench.distributed import forecast
 from pufferfish_bench.distributed.forecast import Method
 
 UNKNOWN = (
-    "accuracy: no method is trained here, and a low rank, PowerSGD, Signum or top-k may cost accuracy",
+    "accuracy: no method is trained here, and a low rank, PowerSGD, Signum or top-k may cost accuracy (run=DIR of a finished "
+    "vanilla run shows the stable ranks of its layers)",
     "reading data, other traffic on the network, and waiting for slower workers (known only if several processes measured)",
     "memory of activations, and of buffers that a step allocates and frees",
 )

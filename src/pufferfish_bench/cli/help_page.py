@@ -45,8 +45,9 @@ def in_examples(examples: Mapping[str, str]) -> str:
     room = [len(command) for command, remark in examples.items() if len(f"  {command}  # {remark}") <= widest]
     lines = []
     for command, remark in examples.items():
-        line = f"  {command:<{max(room, default=0)}}  # {remark}"
-        lines.append(line if len(line) <= widest else f"  # {remark}\n  {command}")
+        beside = [f"  {command:<{column}}  # {remark}" for column in (max(room, default=0), 0)]
+        fitting = [line for line in beside if len(line) <= widest]
+        lines.append(fitting[0] if fitting else f"  # {remark}\n  {command}")
     return "\n".join(lines)
 
 

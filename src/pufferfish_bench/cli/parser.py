@@ -1,6 +1,7 @@
 """Reads the words of a command line with argparse: help pages in the project's style, and errors in one sentence."""
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +23,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=what, add_help=False, allow_abbrev=False, **further)
         self.add_argument("-h", "--help", action="help", help=ALWAYS["-h, --help"])
         self.add_argument("--version", action="version", version=VERSION, help=ALWAYS["--version"])
-        self.examples = {line.replace(f"pufferfish-{name} ", f"{prog} "): remark for line, remark in (examples or {}).items()}
+        old_name = re.compile(rf"\bpufferfish-{name}(?= |$)")
+        self.examples = {old_name.sub(prog, line): remark for line, remark in (examples or {}).items()}
 
     def format_help(self) -> str:
         named = [action for action in self._actions if action.option_strings]

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from rich.console import Console
 
+from pufferfish_bench.base import dense_layers
 from pufferfish_bench.base.console import say
 from pufferfish_bench.distributed import forecast, units
 from pufferfish_bench.distributed.forecast import Method, Training
@@ -30,8 +31,8 @@ def show(advice: Advice, console: Console) -> None:
     """Print the layers, the methods for each number of workers, and the recommendation."""
     if advice["layers"]:
         layers(advice).show(console)
-    for name, reason in advice["left"].items():
-        say(f"not factorised: {name}: {reason}", console)
+    for sentence in dense_layers.sentences(advice["left"]):
+        say(sentence, console)
     say(step_sentence(advice), console)
     counts = advice["workers"]
     for workers in counts if len(counts) <= MOST_TABLES else counts[:1]:
