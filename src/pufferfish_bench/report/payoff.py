@@ -109,7 +109,7 @@ def show(first: Record, second: Record, console: Console) -> None:
             raise InputError(f"the run in {record.folder} is not finished: run its command again to continue it")
     rows = savings(first, second)
     better = gain(first, second)
-    shown = tables.table("", *names(first, second), "ratio or difference")
+    shown = tables.table("quantity", *names(first, second), "ratio or difference")
     for row in rows:
         shown.add_row(row.name, row.show(row.first), row.show(row.second), row.text)
     metric = first.metric
