@@ -221,7 +221,7 @@ def parameters(overrides: tuple[str, ...], net: str) -> int:
 
 
 @pytest.mark.parametrize(("profile", "tolerance"), [("paper", 0.02), ("cpu", 0.02), ("smoke", 0.1)])
-@pytest.mark.parametrize("name", ["table2", "table3", "table4"])
+@pytest.mark.parametrize("name", ["table2", "table3", "table4", "table5"])
 def test_a_narrow_vanilla_net_has_the_parameters_of_the_pufferfish_net(name: str, profile: str, tolerance: float):
     table = tables.read(name, profile)
     narrow = [cell for cell in table.cells if isinstance(cell, TrainRun) and "narrow" in cell.name]
