@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pufferfish_bench.base.errors import InputError
 from pufferfish_bench.cli import reproduce as reproducer
 from pufferfish_bench.config import build, yaml_files
 from pufferfish_bench.config.settings import settings_of
-from pufferfish_bench.paper import probe, supervision, tables
+from pufferfish_bench.paper import kept_records, probe, supervision, tables
 from pufferfish_bench.paper.cells import TrainRun
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.records.files import EPOCHS, RUN, read_json, read_rows, write_json
@@ -92,6 +93,38 @@ def test_a_run_is_kept_once_and_shared_between_tables(tmp_path: Path):
     assert job.directory.stat().st_mtime_ns == before  # no process has written to it
     assert sorted(path.name for path in twin.record.iterdir()) == [EPOCHS, RUN]
     assert len(read_rows(twin.record / EPOCHS)) == 2
+
+
+def test_a_run_is_taken_from_the_record_of_another_table_where_its_directory_is_gone(
+    put_tables, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    put_tables("table0", one={"overrides": TINY})
+    put_tables("table1", same={"overrides": TINY}, other={"overrides": [*TINY, "epochs=3"]})
+    (first,) = tables.read("table0", "smoke").jobs(1, tmp_path / "results/records")
+    assert first.run()
+    shutil.rmtree(tmp_path / "results/runs")  # as in a clone
+    same, other = tables.read("table1", "smoke").jobs(1, tmp_path / "results/records")
+    assert reproducer.reproduce(["table1"], profile="smoke", options=reproducer.Options(estimate=False)) == 0
+    assert "1 of them are in the records of other tables" in capsys.readouterr().out
+    assert read_json(same.record / RUN) == read_json(first.record / RUN)
+    assert (same.record / EPOCHS).read_text() == (first.record / EPOCHS).read_text()
+    assert other.done
+    assert [path for path in (tmp_path / "results/runs").iterdir() if (path / RUN).exists()] == [other.directory.resolve()]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "company", "serves"),
+    [("test_accuracy", 1.0, True), ("seconds", 1.0, False), ("seconds", 0.01, True)],
+)
+def test_a_run_that_had_company_serves_no_table_that_measures_time(tmp_path: Path, quantity: str, company: float, serves: bool):
+    (kept,) = tiny("table0").jobs(1, tmp_path / "records")
+    (job,) = tiny("table1", one={"overrides": TINY, "figures": {quantity: None}}).jobs(1, tmp_path / "records")
+    kept.record.mkdir(parents=True)
+    load = [{"load_before": 0.0, "load_after": 0.0, "other_busy_cores": company}]
+    write_json(kept.record / RUN, {"format": 2, "settings": kept.settings, "finished": "now", "machine_load": load})
+    assert kept_records.elsewhere([job], tmp_path / "records") == ({job.record: kept.record} if serves else {})
+    write_json(kept.record / RUN, {"format": 2, "settings": kept.settings, "machine_load": load})  # not finished
+    assert kept_records.elsewhere([job], tmp_path / "records") == {}
 
 
 def test_a_record_with_other_settings_or_of_an_unfinished_run_does_not_count(tmp_path: Path):

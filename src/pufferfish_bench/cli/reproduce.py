@@ -21,7 +21,7 @@ from pufferfish_bench.base.suggestions import did_you_mean
 from pufferfish_bench.cli import make_command
 from pufferfish_bench.cli.messages import error_messages
 from pufferfish_bench.cli.parser import Parser
-from pufferfish_bench.paper import launching, placing, probe, tables, threads
+from pufferfish_bench.paper import kept_records, launching, placing, probe, tables, threads
 from pufferfish_bench.paper.cells import Cell, TrainRun
 from pufferfish_bench.paper.jobs import Job
 from pufferfish_bench.paper.launching import InThisProcess, Launcher, OnThisMachine
@@ -29,6 +29,7 @@ from pufferfish_bench.paper.placement import Machine
 from pufferfish_bench.paper.supervision import Stop
 from pufferfish_bench.paper.tables import PaperTable
 from pufferfish_bench.paper.work import Work, grouped, is_left, longest_first
+from pufferfish_bench.records.files import keep
 from pufferfish_bench.report.overview import Overview, plan
 from pufferfish_bench.report.reproduction import write_report
 
@@ -128,6 +129,10 @@ def reproduce(
     wanted_jobs = [job for one in wanted for job in one.jobs(seeds or one.seeds, RESULTS / "records")]
     missing = [job for job in wanted_jobs if not job.done]
     say(f"{', '.join(names)}, profile {profile}: {len(missing)} of {len(wanted_jobs)} runs are missing")
+    elsewhere = kept_records.elsewhere([job for job in missing if is_left(job)], RESULTS / "records")
+    if elsewhere:
+        say(f"{len(elsewhere)} of them are in the records of other tables, and need no training")
+    missing = [job for job in missing if job.record not in elsewhere]
     works = grouped([job for job in missing if is_left(job)])
     machine = placing.machine_for(works, gpus=options.gpus, jobs=options.jobs, launcher=options.launcher)
     works = longest_first(works, machine)
@@ -140,6 +145,8 @@ def reproduce(
         raise InputError(
             "PROFILE=paper needs a GPU and none was found; use PROFILE=cpu, or CONFIRM=1 to run it on the CPU anyway"
         )
+    for own, other in elsewhere.items():
+        keep(other, own)
     for line in threads.changes(works, [job for job in wanted_jobs if job not in missing], machine):
         complain(line)
     failed: list[str] = []
