@@ -42,7 +42,7 @@ def machine_lock_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
 def lab() -> None:
     """Skip where the network lab cannot run: it needs root, network namespaces and tc."""
     try:
-        with Lab(hosts=1, cap="200mbit"):
+        with Lab(hosts=1, cap=200_000_000):
             pass
     except InputError as reason:
         pytest.skip(str(reason))

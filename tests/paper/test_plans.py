@@ -134,7 +134,7 @@ def test_runs_that_tables_share_are_explained(capsys: pytest.CaptureFixture):
     said = capsys.readouterr().out
     missing, runs = int(re.search(r": (\d+) of", said)[1]), int(re.search(r"total: (\d+) runs", said)[1])
     assert missing > runs
-    assert f"the other {missing - runs} of the {missing} missing runs are shared with these or train nothing" in said
+    assert f"the other {missing - runs} of these {missing} runs are shared with others or train nothing" in said
 
 
 def test_with_at_most_as_many_workers_as_gpus_every_cell_of_the_tables_can_be_placed(capsys: pytest.CaptureFixture):

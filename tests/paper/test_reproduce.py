@@ -105,26 +105,50 @@ def test_a_run_is_taken_from_the_record_of_another_table_where_its_directory_is_
     shutil.rmtree(tmp_path / "results/runs")  # as in a clone
     same, other = tables.read("table1", "smoke").jobs(1, tmp_path / "results/records")
     assert reproducer.reproduce(["table1"], profile="smoke", options=reproducer.Options(estimate=False)) == 0
-    assert "1 of them are in the records of other tables" in capsys.readouterr().out
+    assert "not trained again, because other records have them: 1" in capsys.readouterr().out
     assert read_json(same.record / RUN) == read_json(first.record / RUN)
     assert (same.record / EPOCHS).read_text() == (first.record / EPOCHS).read_text()
     assert other.done
     assert [path for path in (tmp_path / "results/runs").iterdir() if (path / RUN).exists()] == [other.directory.resolve()]
 
 
-@pytest.mark.parametrize(
-    ("quantity", "company", "serves"),
-    [("test_accuracy", 1.0, True), ("seconds", 1.0, False), ("seconds", 0.01, True)],
-)
-def test_a_run_that_had_company_serves_no_table_that_measures_time(tmp_path: Path, quantity: str, company: float, serves: bool):
-    (kept,) = tiny("table0").jobs(1, tmp_path / "records")
-    (job,) = tiny("table1", one={"overrides": TINY, "figures": {quantity: None}}).jobs(1, tmp_path / "records")
-    kept.record.mkdir(parents=True)
-    load = [{"load_before": 0.0, "load_after": 0.0, "other_busy_cores": company}]
-    write_json(kept.record / RUN, {"format": 2, "settings": kept.settings, "finished": "now", "machine_load": load})
-    assert kept_records.elsewhere([job], tmp_path / "records") == ({job.record: kept.record} if serves else {})
-    write_json(kept.record / RUN, {"format": 2, "settings": kept.settings, "machine_load": load})  # not finished
-    assert kept_records.elsewhere([job], tmp_path / "records") == {}
+def test_a_record_is_used_again_only_if_it_is_whole_and_of_the_same_run_and_no_time_is_measured(tmp_path: Path):
+    records = tmp_path / "records"
+    (first,) = tiny("table0").jobs(1, records)
+    assert first.run()
+
+    def used(**cell: Any) -> bool:
+        (job,) = tiny("table1", one={"overrides": TINY, **cell}).jobs(1, records)
+        assert kept_records.elsewhere([job], records) in ({}, {job.record: first.record})
+        return bool(kept_records.elsewhere([job], records))
+
+    assert used()
+    assert used(figures={"test_accuracy": None, "parameters": None})
+    assert not used(figures={"test_accuracy": None, "seconds": None})
+    assert not used(overrides=[*TINY, "epochs=3"])
+    assert not used(workers=2)
+    assert not used(**LAB)
+    rows = (first.record / EPOCHS).read_text()
+    for damaged in (None, "", rows.splitlines()[0] + "\n"):
+        (first.record / EPOCHS).unlink(missing_ok=True)
+        if damaged is not None:
+            (first.record / EPOCHS).write_text(damaged)
+        assert not used()
+
+
+def test_a_dry_run_says_how_to_take_over_records_if_nothing_else_is_missing(
+    put_tables, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    put_tables("table0", one={"overrides": TINY})
+    put_tables("table1", same={"overrides": TINY})
+    assert reproducer.reproduce(["table0"], profile="smoke", options=reproducer.Options(estimate=False)) == 0
+    shutil.rmtree(tmp_path / "results/runs")
+    capsys.readouterr()
+    assert reproducer.reproduce(["table1"], profile="smoke", options=reproducer.Options(dry=True)) == 0
+    said = capsys.readouterr().out
+    assert "not trained again, because other records have them: 1" in said
+    assert "to train this: " in said
+    assert not (tmp_path / "results/records/smoke/table1").exists()
 
 
 def test_a_record_with_other_settings_or_of_an_unfinished_run_does_not_count(tmp_path: Path):

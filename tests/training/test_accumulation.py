@@ -55,7 +55,9 @@ def text(carry: str, model: Callable[[], nn.Module]) -> tuple[Callable[[], nn.Mo
 
 def pairs() -> tuple[Callable[[], nn.Module], Task, list[torch.Tensor]]:
     words = len(CORPUS.vocabulary)
-    net = partial(Transformer, vocabulary=words, width=8, heads=2, inner=16, layers=1, dropout=0.0, positions=40, padding=PAD)
+    net = partial(
+        Transformer, vocabulary=words, width=8, heads=2, inner=16, layers=1, dropout=0.0, positions=40, padding=PAD, gain=1.0
+    )
     task = Translation(
         corpus=CORPUS, batch_size=7, test_batch_size=4, bucketed=False, label_smoothing=0.1, beam=1, alpha=0.7, longest=5,
         positions=40, seed=1, world=single_process(),

@@ -131,14 +131,14 @@ def reproduce(
     say(f"{', '.join(names)}, profile {profile}: {len(missing)} of {len(wanted_jobs)} runs are missing")
     elsewhere = kept_records.elsewhere([job for job in missing if is_left(job)], RESULTS / "records")
     if elsewhere:
-        say(f"{len(elsewhere)} of them are in the records of other tables, and need no training")
+        say(f"not trained again, because other records have them: {len(elsewhere)}")
     missing = [job for job in missing if job.record not in elsewhere]
     works = grouped([job for job in missing if is_left(job)])
     machine = placing.machine_for(works, gpus=options.gpus, jobs=options.jobs, launcher=options.launcher)
     works = longest_first(works, machine)
     if options.dry:
         show_plan(works, len(missing), machine, options)
-        if missing:
+        if missing or elsewhere:
             say(f"to train this: {command(names, profile, seeds, cells, options, placing.remedies(works, machine))}")
         return 0
     if profile == "paper" and options.launcher != "slurm" and works and not (options.confirm or machine.has_gpus):
@@ -193,7 +193,7 @@ def show_plan(works: Sequence[Work], missing: int, machine: Machine, options: Op
     for line in lines:
         say(line)
     if others := missing - len(works):
-        say(f"the other {others} of the {missing} missing runs are shared with these or train nothing")
+        say(f"the other {others} of these {missing} runs are shared with others or train nothing")
     for line in placing.advice(works, machine):
         say(line)
 
