@@ -16,7 +16,7 @@ from pufferfish_bench.report import charts
 
 MOST_MARKERS = 12  # on a curve
 STYLES = ("-", "--", ":")  # colours and markers repeat after eight cells; then the line style changes
-MINUTES, EPOCHS = "minutes of training", "epoch (no times: other processes ran beside these runs)"
+MINUTES, EPOCHS = "minutes of training", "epoch (no times: other processes ran beside)"
 Curve = tuple[list[float], list[float]]  # minutes or epochs, values
 
 
