@@ -88,6 +88,13 @@ def test_help_is_as_wide_as_the_terminal_and_not_too_wide(said: Callable, monkey
         assert max(map(len, prose)) <= min(columns, WIDTH), name
 
 
+@pytest.mark.parametrize("name", ["compare", "tables", "netlab"])
+def test_examples_have_the_name_under_which_the_command_was_called(said: Callable, name: str):
+    text = said(name, "--help")[1]
+    assert f"  pufferfish {name}" in text
+    assert f"pufferfish-{name}" not in text
+
+
 def test_the_help_of_run_has_every_group_that_a_user_chooses_from_and_the_right_defaults():
     text = pages.page("run").text()
     flat = " ".join(text.split())

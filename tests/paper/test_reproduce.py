@@ -128,7 +128,11 @@ def test_a_record_is_used_again_only_if_it_is_whole_and_of_the_same_run_and_no_t
     assert not used(overrides=[*TINY, "epochs=3"])
     assert not used(workers=2)
     assert not used(**LAB)
-    rows = (first.record / EPOCHS).read_text()
+    whole, rows = read_json(first.record / RUN), (first.record / EPOCHS).read_text()
+    write_json(first.record / RUN, {key: value for key, value in whole.items() if key != "summary"})
+    assert not used()
+    write_json(first.record / RUN, whole)
+    assert used()
     for damaged in (None, "", rows.splitlines()[0] + "\n"):
         (first.record / EPOCHS).unlink(missing_ok=True)
         if damaged is not None:
